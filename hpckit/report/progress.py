@@ -190,7 +190,9 @@ def _ettr(events: Sequence[Event], steps: Sequence[StepLogged]) -> float | None:
     first = next((event.time for event in events if isinstance(event, RunStarted)), None)
     if first is None or not steps:
         return None
-    trained_s = max(event.step for event in steps) * _step_s(steps)
+    # a fork begins with the steps of its parent
+    begun = next((event.step for event in events if isinstance(event, TrainingStarted)), 0)
+    trained_s = max(0, max(event.step for event in steps) - begun) * _step_s(steps)
     return ettr(trained_s, events[-1].time - first)
 
 

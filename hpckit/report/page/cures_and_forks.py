@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpckit.events.schema import SpikeFound, UpdateSkipped
 from hpckit.report.page.curve_plots import part_of_loss
@@ -42,8 +42,7 @@ def cure_blocks(it: PageContent) -> Iterator[Block]:
         yield TextBlock("The samples that were left out, with their keys:")
         path = shlex.quote(str(it.overview.run.path))
         yield CommandsBlock((f"hpckit data where SHARDS --run {path} --skipped",))
-    plots = [plot for one in found[-_MOST_PLOTS:] if (plot := _around(it, one)) is not None]
-    if plots:
+    if plots := [*_close_plots(it, found)][-_MOST_PLOTS:]:
         yield PlotsBlock(plots)
 
 
@@ -58,12 +57,20 @@ def _row(one: SpikeFound | UpdateSkipped) -> tuple[str, str, str, str]:
     return steps, one.what, cure, positions
 
 
-def _around(it: PageContent, one: SpikeFound | UpdateSkipped) -> Plot | None:
-    first = one.first_step if isinstance(one, SpikeFound) else one.step
+def _close_plots(it: PageContent, found: Sequence[SpikeFound | UpdateSkipped]) -> Iterator[Plot]:
+    """Yield the loss around each of these, by step; those in the plot of another one have none."""
     steps = sorted({*it.history.kept, *(event.step for event in it.history.repeated)})
-    before = steps[: bisect_left(steps, first)][-_AROUND:]
-    after = steps[bisect_right(steps, one.step) :][:_AROUND]
-    return part_of_loss(it, min([*before, first]), max([*after, one.step]))
+    shown = -1
+    for one in found:
+        if one.step <= shown:
+            continue
+        first = one.first_step if isinstance(one, SpikeFound) else one.step
+        before = bisect_left(steps, first)
+        after = steps[bisect_right(steps, one.step) :][:_AROUND]
+        shown = max([*after, one.step])
+        begin = min([*steps[max(0, before - _AROUND) : before], first])
+        if (plot := part_of_loss(it, begin, shown)) is not None:
+            yield plot
 
 
 def family_blocks(it: PageContent) -> Iterator[Block]:

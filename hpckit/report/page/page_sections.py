@@ -153,18 +153,23 @@ def _interruptions(it: PageContent) -> str:
 def _loss(it: PageContent) -> Iterator[Block]:
     if plot := loss_plot(it):
         yield plot
-        if it.smoothed.points:
-            yield TextBlock(
-                "Smoothed: the middle of the records around each step. Dashed lines: "
-                "interruptions, with the generation that each ended."
-                if it.history.interruptions
-                else "Smoothed: the middle of the records around each step."
-            )
+        if notes := " ".join(_signs(it)):
+            yield TextBlock(notes)
     else:
         yield TextBlock(_no_loss(it))
     yield from _notes(it.loss, "losses")
     if plots := optimizer_plots(it):
         yield PlotsBlock(plots)
+
+
+def _signs(it: PageContent) -> Iterator[str]:
+    """Yield what lines of the plot of the loss stand for."""
+    if it.smoothed.points:
+        yield "Smoothed: the middle of the records around each step."
+    if it.history.interruptions:
+        yield "Dashed: interruptions, with the generation that each ended."
+    if it.history.spikes or it.history.skipped_updates:
+        yield "Dotted: spikes, and updates that were left out."
 
 
 def _no_loss(it: PageContent) -> str:

@@ -107,7 +107,7 @@ def _losses(runs: Sequence[PageContent], names: Sequence[str]) -> Iterator[Block
     if validation is None:
         yield TextBlock("None of the runs has recorded a validation loss.")
     norm = _overlaid("Gradient norm over steps", runs, names, lambda it: it.norm)
-    rate = _overlaid("Learning rate over steps", runs, names, lambda it: it.rate)
+    rate = _overlaid("Learning rate over steps", runs, names, lambda it: it.rate, from_zero=True)
     if plots := [plot for plot in (validation, norm, rate) if plot is not None]:
         yield PlotsBlock(plots)
 
@@ -117,6 +117,8 @@ def _overlaid(
     runs: Sequence[PageContent],
     names: Sequence[str],
     curve_of_run: Callable[[PageContent], Curve],
+    *,
+    from_zero: bool = False,
 ) -> Plot | None:
     curves = [curve_of_run(it) for it in runs]
     unit = title.removesuffix(" over steps").lower()
@@ -124,6 +126,7 @@ def _overlaid(
         title,
         unit,
         [(name, replace(curve, unit=unit)) for name, curve in zip(names, curves, strict=True)],
+        from_zero=from_zero,
     )
 
 

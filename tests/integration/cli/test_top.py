@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.cli.run_commands import HPCKIT
@@ -34,6 +32,14 @@ class Terminal:
     def strike(self, keys: str) -> None:
         self._seen = ""
         os.write(self._handle, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Make it of this size, of which the next screens are."""
+        termios.tcsetwinsize(self._handle, (rows, columns))
+        self._seen = ""
+        for _ in range(2):  # what is written now may be of the size before
+            self.wait_for(_HOME)
+            self._seen = self._seen.rpartition(_HOME)[2]
 
     def wait_for(self, text: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -87,17 +93,18 @@ def test_keys_tell_of_a_run(reference: RunDir) -> None:
         terminal.wait_for(f"{reference.name} is done")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12)])
-def test_a_run_is_opened_on_a_small_terminal(reference: RunDir, columns: int, rows: int) -> None:
-    with top(reference.path.parent, columns, rows) as terminal:
+def test_a_run_is_opened_on_a_terminal_that_becomes_small(reference: RunDir) -> None:
+    with top(reference.path.parent, 80, 24) as terminal:
         terminal.wait_for(reference.name[:6])
         terminal.strike("\r")
-        terminal.wait_for("esc: back")
-        terminal.wait_for("Job completed")
-        terminal.wait_for(_HOME)
-        shown = terminal.lines()
-        assert len(shown) <= rows
-        assert max(map(len, shown)) <= columns
+        for columns, rows in ((80, 24), (40, 12)):
+            terminal.resize(columns, rows)
+            terminal.wait_for("esc: back")
+            terminal.wait_for("Job completed")
+            terminal.wait_for(_HOME)
+            shown = terminal.lines()
+            assert len(shown) <= rows
+            assert max(map(len, shown)) <= columns
         terminal.strike("?")
         terminal.wait_for("any key: back")
         terminal.strike("x\x1b")

@@ -49,6 +49,12 @@ def test_a_run_under_way() -> None:
     assert (found.is_training, found.interruptions) == (True, {})
 
 
+def test_the_steps_of_a_parent_are_no_time_of_a_fork() -> None:
+    begun = event(4, "training_started", generation=1, world_size=4, step=100, attempt=0)
+    found = build_progress([*LIFE[:3], begun, *steps(5, 1, range(101, 104), 1.0)])
+    assert found.ettr == pytest.approx(3 / 6)
+
+
 def test_the_newest_validation_is_told_in_words() -> None:
     assert build_progress(LIFE).validated is None
     told = [event(9 + n, "validated", step=n, seconds=1.5, val_loss=5.0 - n) for n in (1, 2)]
