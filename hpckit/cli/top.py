@@ -258,8 +258,11 @@ class TopScreen:
         self._show(f"{whose} of {run.name}", lines, is_log=True)
 
     def _listed(self) -> list[Overview]:
+        """Return the runs that keys may be about: those of the list, or the one that is open."""
         from hpckit.report.terminal.top_list import listed
 
+        if self._is_open:
+            return [it for it in self._all if it.run.name == self._name]
         return listed(self._all, self._order, self._words, is_reversed=self._is_reversed)
 
     def _chosen(self, runs: Sequence[Overview]) -> int:

@@ -28,7 +28,8 @@ def terminal_key_reader() -> Iterator[Read]:
 
     def read(within_s: float) -> str:
         if not waiting and select.select([handle], [], [], max(0.0, within_s))[0]:
-            waiting.extend(_KEY.findall(os.read(handle, _MOST).decode(errors="replace")))
+            typed = os.read(handle, _MOST).decode(errors="replace")
+            waiting.extend(_KEY.findall(typed.replace("\x1bO", "\x1b[")))  # of a keypad
         return waiting.pop(0) if waiting else ""
 
     try:

@@ -13,7 +13,6 @@ from hpckit.report.page.page_content import PageContent
 from hpckit.report.page.page_document import (
     Block,
     CommandsBlock,
-    Plot,
     PlotsBlock,
     TableBlock,
     TextBlock,
@@ -42,7 +41,8 @@ def cure_blocks(it: PageContent) -> Iterator[Block]:
         yield TextBlock("The samples that were left out, with their keys:")
         path = shlex.quote(str(it.overview.run.path))
         yield CommandsBlock((f"hpckit data where SHARDS --run {path} --skipped",))
-    if plots := [*_close_plots(it, found)][-_MOST_PLOTS:]:
+    windows = _windows(it, found)[-_MOST_PLOTS:]
+    if plots := [plot for window in windows if (plot := part_of_loss(it, *window)) is not None]:
         yield PlotsBlock(plots)
 
 
@@ -57,20 +57,20 @@ def _row(one: SpikeFound | UpdateSkipped) -> tuple[str, str, str, str]:
     return steps, one.what, cure, positions
 
 
-def _close_plots(it: PageContent, found: Sequence[SpikeFound | UpdateSkipped]) -> Iterator[Plot]:
-    """Yield the loss around each of these, by step; those in the plot of another one have none."""
+def _windows(it: PageContent, found: Sequence[SpikeFound | UpdateSkipped]) -> list[tuple[int, int]]:
+    """Return the first and the last step around each of these, which are ordered by step; those
+    within the steps around another one have none."""
     steps = sorted({*it.history.kept, *(event.step for event in it.history.repeated)})
-    shown = -1
+    windows: list[tuple[int, int]] = []
     for one in found:
-        if one.step <= shown:
+        if windows and one.step <= windows[-1][1]:
             continue
         first = one.first_step if isinstance(one, SpikeFound) else one.step
-        before = bisect_left(steps, first)
-        after = steps[bisect_right(steps, one.step) :][:_AROUND]
-        shown = max([*after, one.step])
-        begin = min([*steps[max(0, before - _AROUND) : before], first])
-        if (plot := part_of_loss(it, begin, shown)) is not None:
-            yield plot
+        at, after = bisect_left(steps, first), bisect_right(steps, one.step)
+        before = steps[max(0, at - _AROUND) : at]
+        following = steps[after : after + _AROUND]
+        windows.append((min([*before, first]), max([*following, one.step])))
+    return windows
 
 
 def family_blocks(it: PageContent) -> Iterator[Block]:

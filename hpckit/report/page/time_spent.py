@@ -20,6 +20,7 @@ from hpckit.report.performance.speed_report import collectives_words, time_went
 from hpckit.report.source_progress import describe_change, describe_source
 from hpckit.text.quantities import span, span_s
 
+_LEAST_HOURS = 0.001
 LEAST = 0.0005
 """Share of the whole below which a part is left out, as it would be shown as 0.0 %."""
 
@@ -106,7 +107,9 @@ def hour_parts(cost: RunCost) -> list[SharePart]:
 
 def hours_text(hours: float) -> str:
     """Format hours so that a short run has some digits, too."""
-    return f"{hours:,.2f}" if hours >= 1 else f"{hours:.2g}"
+    if hours >= 1:
+        return f"{hours:,.2f}"
+    return f"{hours:.2g}" if hours >= _LEAST_HOURS else f"< {_LEAST_HOURS}"
 
 
 def shares(title: str, parts: Sequence[SharePart], what: str, unit: str) -> Iterator[Block]:

@@ -122,6 +122,19 @@ def test_a_run_is_opened_and_closed(root: Path) -> None:
     assert "3 runs" in shown(screen)
 
 
+def test_an_open_run_stays_open_when_it_no_longer_has_the_words(root: Path) -> None:
+    screen = TopScreen(root)
+    screen.look()
+    for key in ("/", *"b starting", "\r", "\r"):
+        screen.press(key)
+    assert "log of b" in shown(screen)
+    (root / "b" / "lock").unlink()
+    screen.look()
+    assert "log of b" in shown(screen)
+    screen.press(ESCAPE)
+    assert "0 of 3 runs with: b starting" in shown(screen)
+
+
 def test_a_run_that_is_open_may_go(root: Path) -> None:
     screen = TopScreen(root)
     screen.look()
