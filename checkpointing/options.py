@@ -70,7 +70,7 @@ class CheckpointerOptions:
             so that the loss of one node loses none of them; 0: no replicas.
 
     Raises:
-        TypeError: `run`, `every`, `keep`, `compress` or `overlap` has a value of another type.
+        TypeError: `run`, `every`, `keep` or `overlap` has a value of another type.
         ValueError: an option has a value that it cannot have.
     """
 
@@ -155,9 +155,8 @@ def _check_types(options: CheckpointerOptions) -> None:
         raise TypeError(
             f"keep must be a list of policies, such as [Last(3), Every(1000)], got {options.keep!r}"
         )
-    for name in ("compress", "overlap"):
-        if not isinstance(value := getattr(options, name), bool):
-            raise TypeError(f"{name} must be True or False, got {value!r}")
+    if not isinstance(options.overlap, bool):
+        raise TypeError(f"overlap must be True or False, got {options.overlap!r}")
 
 
 class CheckpointerKeywords(TypedDict, total=False):

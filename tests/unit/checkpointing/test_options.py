@@ -82,7 +82,6 @@ def test_both_forms_at_once_are_refused(tmp_path: Path) -> None:
         ({"keep": 3}, r"keep must be a list of policies, such as \[Last\(3\), .* got 3"),
         ({"keep": Last(3)}, "keep must be a list of policies"),
         ({"keep": ["last=3"]}, "keep must be a list of policies"),
-        ({"compress": "zstd"}, "compress must be True or False, got 'zstd'"),
         ({"overlap": 1}, "overlap must be True or False, got 1"),
         ({"compres": True}, "no option is named compres; did you mean compress?"),
         ({"interval": 100}, "no option is named interval; they are run, every, keep"),
