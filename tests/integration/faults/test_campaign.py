@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
 from typer.testing import CliRunner
 
 from checkpointing.service.protocol.socket_address import address
