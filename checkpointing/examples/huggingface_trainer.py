@@ -16,7 +16,7 @@ from transformers import (  # type: ignore[import-not-found, unused-ignore]
 )
 
 from checkpointing import Last, Minutes, Steps
-from checkpointing.integrations.huggingface import CheckpointerCallback
+from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 
 
 class LossPrinter(Trainer):  # type: ignore[misc, unused-ignore]
@@ -38,7 +38,7 @@ def main() -> None:
         GPT2Config(vocab_size=128, n_positions=32, n_embd=64, n_layer=2, n_head=2)
     )
     tokens = torch.randint(128, (160, 32))
-    saver = CheckpointerCallback(
+    saver = CheckpointerTrainerCallback(
         args.root,
         run="huggingface",
         metrics=["eval_loss"],

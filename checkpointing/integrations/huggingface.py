@@ -1,6 +1,6 @@
 """A callback for Hugging Face's `Trainer` that saves and resumes it with the Checkpointer.
 
-saver = CheckpointerCallback(root, run="gpt", every=Minutes(10))
+saver = CheckpointerTrainerCallback(root, run="gpt", every=Minutes(10))
 saver.train(trainer)  # in place of trainer.train(): continues where the run was
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -46,7 +47,7 @@ _STATE_FILE = "trainer_state.json"
 _LOADS_MODEL = "_load_from_checkpoint"  # the Trainer's method that reads its own files
 
 
-class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class CheckpointerTrainerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Saves model, optimizer, scheduler, gradient scaler, the trainer's state and the random
     numbers of each rank. For one trainer; set `save_strategy="no"`, or the trainer saves its own
     files as well.
@@ -131,7 +132,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         if self._ckpt is None or self._ranks is None:
             raise CheckpointError(
                 "this trainer saves through a Checkpointer: call saver.train(trainer) with its "
-                "CheckpointerCallback in place of trainer.train()"
+                "CheckpointerTrainerCallback in place of trainer.train()"
             )
         progress, rng = ValueItem(), ValueItem()
         step = self._ckpt.restore(self._state(held, progress, rng))
@@ -276,3 +277,13 @@ def _check(trainer: Trainer) -> None:
         raise CheckpointError(
             "FSDP1 keeps flat parameters in its own format, which is not supported: use FSDP2"
         )
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what had another name in earlier releases."""
+    if name == "CheckpointerCallback":
+        warnings.warn(
+            f"{__name__}.{name} is CheckpointerTrainerCallback now", FutureWarning, stacklevel=2
+        )
+        return CheckpointerTrainerCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

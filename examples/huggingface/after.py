@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import torch
-from hpckit.integrations.huggingface import HpckitCallback, newest_checkpoint
+from hpckit.integrations.huggingface import HpckitTrainerCallback, newest_checkpoint
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
@@ -56,7 +56,7 @@ def main():
         training_args,
         train_dataset=Windows(0, 640),
         eval_dataset=Windows(640, 704),
-        callbacks=[HpckitCallback()],
+        callbacks=[HpckitTrainerCallback()],
     )
     trainer.train(resume_from_checkpoint=newest_checkpoint(args.out))
     trainer.save_model(f"{args.out}/final")

@@ -1,12 +1,12 @@
 """A callback for Hugging Face's `Trainer` under `hpckit launch`.
 
-    trainer = Trainer(model, args, ..., callbacks=[HpckitCallback()])
+    trainer = Trainer(model, args, ..., callbacks=[HpckitTrainerCallback()])
     trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir))
 
 With the Checkpointer in place of the Trainer's own checkpoints:
 
-    saver = CheckpointerCallback(root, run="gpt", every=Minutes(10))
-    trainer = Trainer(model, args, ..., callbacks=[HpckitCallback(saver)])
+    saver = CheckpointerTrainerCallback(root, run="gpt", every=Minutes(10))
+    trainer = Trainer(model, args, ..., callbacks=[HpckitTrainerCallback(saver)])
     saver.train(trainer)
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ except ImportError as error:
         "pip install transformers accelerate"
     ) from error
 
-from checkpointing.integrations.huggingface import CheckpointerCallback
+from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 from hpckit import client
 from hpckit.integrations.open_phase import OpenPhase
 
@@ -43,7 +44,7 @@ _LOGGED = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad_norm"}
 """Metrics of the Trainer's log, and their names in hpckit."""
 
 
-class HpckitCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class HpckitTrainerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Reports steps, evaluations and checkpoints to hpckit, and leaves when hpckit asks for it.
 
     All ranks leave after the same step. The Trainer first makes the evaluation that is due after
@@ -52,10 +53,11 @@ class HpckitCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     training. Outside hpckit the callback does nothing.
 
     Args:
-        saver: the CheckpointerCallback that saves this trainer; None: the Trainer saves itself.
+        saver: the CheckpointerTrainerCallback that saves this trainer; None: the Trainer saves
+            itself.
     """
 
-    def __init__(self, saver: CheckpointerCallback | None = None) -> None:
+    def __init__(self, saver: CheckpointerTrainerCallback | None = None) -> None:
         self._saver = saver
         self._phase = OpenPhase()
         self._is_leaving = False
@@ -208,3 +210,13 @@ def _is_complete(folder: Path) -> bool:
 
 def _is_epoch_over(state: TrainerState) -> bool:
     return float(state.epoch or 0).is_integer()
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what had another name in earlier releases."""
+    if name == "HpckitCallback":
+        warnings.warn(
+            f"{__name__}.{name} is HpckitTrainerCallback now", FutureWarning, stacklevel=2
+        )
+        return HpckitTrainerCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,14 +52,14 @@ def made(folder: Path, seed: int, **options: Any) -> Any:
 def fit(
     root: Path, seed: int, kill_at: int = -1, every: int = 1, callback: Any = None, **options: Any
 ) -> Any:
-    from checkpointing.integrations.huggingface import CheckpointerCallback
+    from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 
     trainer = made(root, seed, **options)
     trainer.kill_at = kill_at
     if callback is not None:
         trainer.add_callback(callback)
     keep = [Last(2), Best("eval_loss")]
-    saver = CheckpointerCallback(
+    saver = CheckpointerTrainerCallback(
         root, run="r", every=Steps(every), slots=4, keep=keep, metrics=["eval_loss"]
     )
     closing = pytest.MonkeyPatch()
@@ -121,10 +121,18 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_plain_train_is_refused(tmp_path: Path) -> None:
-    from checkpointing.integrations.huggingface import CheckpointerCallback
+    from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 
     trainer = made(tmp_path, 0)
-    trainer.add_callback(CheckpointerCallback(tmp_path / "r", run="r"))
+    trainer.add_callback(CheckpointerTrainerCallback(tmp_path / "r", run="r"))
     with pytest.raises(CheckpointError, match=r"call saver\.train\(trainer\)"):
         trainer.train()
     assert not (tmp_path / "r").exists()
+
+
+def test_the_callback_is_found_by_its_earlier_name() -> None:
+    with pytest.warns(
+        FutureWarning, match="CheckpointerCallback is CheckpointerTrainerCallback now"
+    ):
+        from checkpointing.integrations.huggingface import CheckpointerCallback
+    assert CheckpointerCallback.__name__ == "CheckpointerTrainerCallback"

@@ -47,7 +47,7 @@ class Observer(transformers.TrainerCallback):  # type: ignore[misc, name-defined
 
 
 def made(folder: Path, seed: int, observer: Observer, saver: Any = None, **options: Any) -> Any:
-    from hpckit.integrations.huggingface import HpckitCallback
+    from hpckit.integrations.huggingface import HpckitTrainerCallback
 
     transformers.set_seed(seed)
     config = transformers.GPT2Config(
@@ -61,7 +61,7 @@ def made(folder: Path, seed: int, observer: Observer, saver: Any = None, **optio
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "out"), logging_steps=1, seed=3, **(plain | options)
     )
-    callbacks = [observer, HpckitCallback(saver)]
+    callbacks = [observer, HpckitTrainerCallback(saver)]
     trainer = Recording(
         model, arguments, train_dataset=data, eval_dataset=data[:4], callbacks=callbacks
     )
@@ -70,9 +70,9 @@ def made(folder: Path, seed: int, observer: Observer, saver: Any = None, **optio
 
 
 def saver_of(folder: Path) -> Any:
-    from checkpointing.integrations.huggingface import CheckpointerCallback
+    from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 
-    return CheckpointerCallback(folder / "store", run="r")
+    return CheckpointerTrainerCallback(folder / "store", run="r")
 
 
 def fit(trainer: Any, saver: Any = None) -> None:
@@ -156,10 +156,10 @@ def test_it_reports_steps_losses_evaluations_and_checkpoints(tmp_path: Path) -> 
 
 
 def test_a_commit_of_the_checkpointer_is_reported(tmp_path: Path) -> None:
-    from checkpointing.integrations.huggingface import CheckpointerCallback
+    from checkpointing.integrations.huggingface import CheckpointerTrainerCallback
 
     with launched(tmp_path / "run") as process:
-        saver = CheckpointerCallback(tmp_path / "store", run="r", every=Steps(5), slots=4)
+        saver = CheckpointerTrainerCallback(tmp_path / "store", run="r", every=Steps(5), slots=4)
         fit(made(tmp_path, 0, Observer(lambda step: None), saver), saver)
         assert process.checkpoints() == [5, 10, 12]
 
@@ -202,3 +202,9 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path: Path) -> None:
     numbers = tmp_path / "checkpoint-40/rng_state_0.pth"
     numbers.write_bytes(numbers.read_bytes()[:-40])
     assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-5")
+
+
+def test_the_callback_is_found_by_its_earlier_name() -> None:
+    with pytest.warns(FutureWarning, match="HpckitCallback is HpckitTrainerCallback now"):
+        from hpckit.integrations.huggingface import HpckitCallback
+    assert HpckitCallback.__name__ == "HpckitTrainerCallback"
