@@ -9,6 +9,10 @@ class DataError(Exception):
     """The base of all errors of `data`; the text says what is wrong, where, and what to do."""
 
 
+class ArgumentError(DataError, TypeError):
+    """An argument has a name that is unknown, or a value of another type."""
+
+
 class PipelineError(DataError, ValueError):
     """A pipeline of webdataset has stages or options that cannot be used; webdataset raises
     ValueError for those that it does not accept."""

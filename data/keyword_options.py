@@ -9,10 +9,12 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from data.errors import ArgumentError
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -30,8 +32,8 @@ def takes_fields_of(
     `Class(first, field=value, ...)`: the fields are defined, documented and type-checked in the
     dataclass alone.
 
-    The constructor raises TypeError for arguments that are not fields, and for values of another
-    type than `TYPES` and unions of these have.
+    The constructor raises ArgumentError for arguments that are not fields, and for values of
+    another type than `TYPES` and unions of these have.
     """
 
     def decorate(
@@ -54,8 +56,8 @@ def takes_fields_of(
 
 
 def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """Return the function, which raises TypeError for an unknown keyword, with the one that may be
-    meant, and for values of another type than `TYPES` and unions of these have."""
+    """Return the function, which raises ArgumentError for an unknown keyword, with the one that may
+    be meant, and for values of another type than `TYPES` and unions of these have."""
     signature = _signature(function)
 
     @wraps(function)
@@ -74,11 +76,9 @@ TYPES: Mapping[Any, tuple[Any, str]] = {
     Path: (os.PathLike, "a path"),
     type(None): (type(None), "None"),
     Callable: (Callable, "a function"),
-    Sequence: (Sequence, "a list"),
-    Iterable: (Iterable, "a list"),
 }
 """For each annotation that is checked, or its origin: the class of its values, and what they are
-called. Text is no list."""
+called."""
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -99,13 +99,13 @@ def _bind(
             names = [known for known in parameters if known != "self"]
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.65)
             hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(names)}"
-            raise TypeError(f"{name}: no argument is named {key}{hint}")
+            raise ArgumentError(f"{name}: no argument is named {key}{hint}")
     bound = list(signature.bind(*given, **keywords).arguments.items())
     for key, value in bound:
         wanted = _wanted(parameters[key].annotation)
         if wanted and not any(_fits(value, kind) for kind in wanted):
             described = " or ".join(TYPES[kind][1] for kind in wanted)
-            raise TypeError(f"{name}: {key} must be {described}, got {value!r}")
+            raise ArgumentError(f"{name}: {key} must be {described}, got {value!r}")
     return bound
 
 
@@ -120,7 +120,5 @@ def _wanted(annotation: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    if kind in (Sequence, Iterable) and isinstance(value, str | bytes):
-        return False
     is_flag = isinstance(value, bool) and kind in (int, float)
     return isinstance(value, TYPES[kind][0]) and not is_flag
