@@ -12,13 +12,13 @@ from checkpointing.connections import Connections, CurrentGeneration
 from checkpointing.errors import CheckpointError, FormatError, StructureError
 from checkpointing.events import CheckpointSkipped
 from checkpointing.ranks.rank_group import RankGroup
-from checkpointing.restore.collector_pause import collector_paused
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.resume_source import RestoreResult, Resumer
 from checkpointing.restore.snapshot_choice import RestoreOptions
 from checkpointing.save.save_pipeline import SavePipeline
 from checkpointing.save.save_schedule import SaveSchedule
 from checkpointing.save.shipper import SaveRequest
+from checkpointing.state.collector_pause import collector_paused
 
 logger = logging.getLogger("checkpointing")
 

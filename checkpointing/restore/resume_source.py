@@ -10,7 +10,6 @@ from checkpointing.connections import Connections
 from checkpointing.errors import StructureError
 from checkpointing.format.values.json_values import Json
 from checkpointing.restore import memory_restore
-from checkpointing.restore.collector_pause import collector_paused
 from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.read_broadcast import broadcast_reads
@@ -25,6 +24,7 @@ from checkpointing.service.client.held_snapshots import (
     SnapshotMetadata,
 )
 from checkpointing.staging.stager import StagingBuffers
+from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import LoadTarget, optimizers
 from checkpointing.state.structure_comparison import Inventory, difference
 

@@ -19,6 +19,7 @@ from checkpointing.save.save_plan import Planner, SavePlan
 from checkpointing.save.save_preparation import Preparer
 from checkpointing.save.save_schedule import SaveSchedule
 from checkpointing.save.shipper import SaveRequest
+from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import optimizers, to_save
 from checkpointing.state.tree import Leaves
 
@@ -64,7 +65,8 @@ class SavePipeline:
         if self._options.max_unsaved is not None and self._started:
             self._outcomes.check_age(self._options.max_unsaved)
         self.shipper.settle()
-        leaves, stepped = to_save(state), optimizers(state)
+        with collector_paused():
+            leaves, stepped = to_save(state), optimizers(state)
         planned = self._prepared(step, leaves, stepped)
         self._begin(step)
         self._events.emit(CheckpointStarted(step=step))

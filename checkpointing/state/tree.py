@@ -146,7 +146,10 @@ def update_in_place(live: Any, loaded: Any) -> Any:
             object.__setattr__(live, key, update_in_place(getattr(live, key, None), child))
         return live
     if isinstance(live, dict):
-        merged = {k: update_in_place(live.get(k), v) for k, v in loaded.items()}
+        if all_scalar(loaded.values()):
+            merged = dict(loaded)
+        else:
+            merged = {k: update_in_place(live.get(k), v) for k, v in loaded.items()}
         live.clear()
         live.update(merged)
         return live

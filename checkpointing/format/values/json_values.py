@@ -12,7 +12,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 from checkpointing.errors import DamagedError, FormatError
@@ -137,9 +137,10 @@ def _encode_dict(value: dict[Any, Any], path: str) -> Json:
         if _is_json(value.values()):
             return dict(value)
         return {k: encode(v, f"{path}/{k}") for k, v in value.items()}
-    pairs: list[Json] = [
-        [encode(k, f"{path} (key)"), encode(v, f"{path}/{k}")] for k, v in value.items()
-    ]
+    if _is_json(value) and _is_json(value.values()):  # there may be millions
+        pairs: list[Json] = list(map(list, value.items()))
+    else:
+        pairs = [[encode(k, f"{path} (key)"), encode(v, f"{path}/{k}")] for k, v in value.items()]
     return {_DICT_TAGS[type(value)]: pairs}
 
 
@@ -181,13 +182,21 @@ def _decode(value: Json) -> Any:
     return {k: _decode(v) for k, v in value.items()}
 
 
+def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
+    """Returns the dict of pairs of a key and a value, decided as by `all_scalar`."""
+    are_pairs = set(map(type, pairs)) <= {list} and set(map(len, pairs)) <= {2}
+    if are_pairs and all_scalar(chain.from_iterable(pairs)):
+        return dict(pairs)
+    return dict(_decode(pair) for pair in pairs)
+
+
 def _decode_tag(tag: str, inner: Json) -> Any:
     if tag == "$float" and inner in ("nan", "inf", "-inf"):
         return float(str(inner))
     if tag in _GROUPS and isinstance(inner, list):
         return _GROUPS[tag](_decode(v) for v in inner)
     if tag in _DICTS and isinstance(inner, list):
-        return _DICTS[tag](dict(_decode(pair) for pair in inner))
+        return _DICTS[tag](_decode_pairs(inner))
     if tag == _RECORD and isinstance(inner, list):
         name, fields = inner
         pairs: dict[Any, Json] = dict(fields)  # type: ignore[arg-type]

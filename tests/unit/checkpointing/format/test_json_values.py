@@ -52,6 +52,27 @@ def test_keys_in_order_are_an_object_and_others_are_pairs() -> None:
     assert shown == [{"b": 1, "a": {"d": {"$tuple": [1]}, "c": 2}}, {"$dict": [[1, 2]]}]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"b": 1, "a": 2},
+        {"b": None, "a": "x"},
+        {3: 0.5, 1: 1.5},
+        {"b": 1, "a": 2.0},  # values of two kinds
+        {"b": 1, 2: 2},  # names of two kinds
+        {"b": 1 << 70, "a": math.inf},
+        {"b": [1], "a": (2,)},
+        {(1, 2): "x"},
+        Counter(b=2, a=1),
+        OrderedDict(b={"d": 1, "c": 2}, a=1),
+    ],
+)
+def test_dicts_in_any_order(value: dict[Any, Any]) -> None:
+    back = decode(json.loads(json.dumps(encode(value, "x"))))
+    assert type(back) is type(value)
+    assert list(back.items()) == list(value.items())
+
+
 def test_an_array_comes_back_as_one_of_its_own() -> None:
     array = np.arange(6.0).reshape(2, 3).T
     found = decode(encode(array, "x"))
@@ -156,6 +177,8 @@ def test_what_is_not_known_here_is_refused(value: Any) -> None:
         {"$complex": [1, 2]},
         {"$size": ["a"]},
         {"$set": [[1]]},
+        {"$dict": [["a", 1], ["b"]]},
+        {"$dict": [["a", 1], 3]},
         {"$dtype": 3},
         {"$record": [1, 2, 3]},
     ],
