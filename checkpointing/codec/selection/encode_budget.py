@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 _NEWEST = 0.1  # weight of the newest chunk or upload in a rate
 _WHOLE = 1 << 20  # bytes; a smaller chunk has less weight in the rate of encoding
 _MARGIN = 0.8  # share of the remaining time to count on, since rates are estimates
-_LARGE = 8 << 20  # bytes; how long fewer take says more about latency than about bandwidth
+# bytes uploaded in a measurement; how long fewer take says more about latency than about bandwidth
+_LARGE = 8 << 20
 # one in so many chunks that are not encoded because the store is fast is encoded all the same, so
 # that the codec's rate stays known
 _PROBE_EVERY = 64
@@ -136,7 +137,7 @@ class EncodeBudget:
 
     def sent(self, stored: int, seconds: float, *, is_bound: bool) -> None:
         """Record that the store has taken so many bytes in the seconds in which it had something to
-        take.
+        take. Less than 8 MiB do not count.
 
         Args:
             is_bound: whether the save waited for the store. If not, the store may be faster.
