@@ -31,8 +31,8 @@ class CheckpointerOptions:
         keep: which checkpoints to keep; empty keeps all.
         compress: store chunks compressed, or as the difference to an earlier save, where that saves
             space. "auto": only while the store takes longer to write than that takes, as measured
-            over uploads of 8 MiB and more: a save to a fast store is durable sooner then, and larger.
-            True: always, as far as a deadline leaves time; False: never.
+            over uploads of 8 MiB and more: a save to a fast store is durable sooner then, and
+            larger. True: always, as far as a deadline leaves time; False: never.
         depth: the largest number of earlier saves that a reader of such a difference has to read; a
             larger one stores less and reads more (`benchmarks/README.md` has measurements).
         options: options of the storage, see `checkpointing.storage.open_storage`; plain values
