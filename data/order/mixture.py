@@ -165,8 +165,12 @@ class Mixture:
     def _consumed(self, number: int, position: int) -> Ints:
         blocks, inside = divmod(position - int(self._begins[number]), self.block)
         before = _apportion(np.array([blocks * self.block]), self._parts[number])[0]
-        datasets, _ = self._tables(np.array([number]), np.array([blocks]))
-        within = np.bincount(datasets[0, :inside], minlength=self.datasets)
+        begin, kept = position - inside, self._kept
+        if kept.begin <= begin <= position <= kept.end:
+            datasets = kept.datasets[begin - kept.begin : position - kept.begin]
+        else:
+            datasets = self._tables(np.array([number]), np.array([blocks]))[0][0, :inside]
+        within = np.bincount(datasets, minlength=self.datasets)
         return np.asarray(self._bases[number] + before + within, dtype=np.int64)
 
     def _locate(self, positions: Ints) -> tuple[_Numbers, Ints]:

@@ -23,7 +23,7 @@ class SampleGrouping:
         self._shard = shard
         self._key: str | None = None
         self._keys: dict[str, None] = {}
-        self._present: list[int] = []  # extensions of the present sample
+        self._present: set[int] = set()  # extensions of the present sample
         self._extensions: dict[str, int] = {}
         # Rows one after the other: (begin, first member), (offset, size, extension, header).
         self._samples, self._members = array("Q"), array("Q")
@@ -45,7 +45,7 @@ class SampleGrouping:
         elif number in self._present:
             problem = f"{name!r}: extension {extension!r} occurs twice in its sample"
             raise BrokenTarError(self._shard, start, problem)
-        self._present.append(number)
+        self._present.add(number)
         self._members.extend((offset, size, number, header))
         return True
 
@@ -74,7 +74,7 @@ class SampleGrouping:
             raise BrokenTarError(self._shard, start, problem)
         self._keys[key] = None
         self._key = key
-        self._present = []
+        self._present = set()
         self._samples.extend((start, len(self._members) // 4))
 
     def _new_extension(self, name: str, extension: str, start: int) -> int:
