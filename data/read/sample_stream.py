@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -521,6 +521,8 @@ def mixed(
     """
     try:
         for each in (weights, *(of for _, of in stages), *([names] if names else [])):
+            if isinstance(each, Mapping | str):
+                raise ValueError(f"weights and names are lists, one of each dataset, got {each!r}")
             if len(datasets) != len(each):
                 what = "names" if each is names else "weights"
                 raise ValueError(f"{len(datasets)} datasets, but {len(each)} {what}")
