@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run.runs import assert_same_run
+from tests.startup.shared_imports import ADDRESS
 
 
 def test_nodes_get_shards_from_each_other(
-    namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+    namespaces: Slurm,
+    tmp_path: Path,
+    shards: Path,
+    reference: RunDir,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And train to the same bits, though each of them has done its imports by itself, with a seed
+    of Python's hashes of its own."""
+    monkeypatch.setenv(ADDRESS, "0")
     it = launch(
         namespaces,
         tmp_path,

@@ -14,7 +14,8 @@ that are read while torch is imported. So does each one if `SHARED_IMPORTS=0` is
 The process that has the model of an evaluation takes a fork, too, which runs it as a program.
 
 What forks share, and fork servers of several nodes do not, is the seed of Python's hashes: an order
-of a set that differs between nodes is seen only where fork servers do their imports by themselves.
+of a set that differs between nodes is seen only where fork servers do their imports by themselves,
+as in tests/cluster/test_cache_peers.py and tests/integration/project/test_demo.py.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ _READ_BY_IMPORTS = (
 _READ_LATER = (
     *("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"),
     *("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCH_ELASTIC_WORKER_IDENTICAL"),
+    *("TORCHELASTIC_", "TORCH_NCCL_"),  # which torchrun sets for each rank
 )
-"""Others, some of which libraries set in the processes of the tests."""
+"""Beginnings of others, some of which libraries set in the processes of the tests."""
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16
 _FILES, _STDIN = 3, 0  # of standard input, output and error
@@ -192,7 +194,7 @@ def _likeness() -> dict[str, Any]:
         "variables": {
             name: value
             for name, value in os.environ.items()
-            if name.startswith(_READ_BY_IMPORTS) and name not in _READ_LATER
+            if name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER)
         },
     }
 

@@ -32,6 +32,7 @@ from tests.integration.run.runs import (
     losses,
     started,
 )
+from tests.startup.shared_imports import ADDRESS
 
 ENTRY = "tests.integration.run.evaluations"
 EVALUATED = (
@@ -86,7 +87,7 @@ def test_evaluations_that_are_killed_run_again_and_training_is_the_same_bit_for_
     done = subprocess.run(
         [HPCKIT, "eval", f"{run.path}@best", "--entry", f"{ENTRY}:by_load", "--json"],
         cwd=REPO,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", ADDRESS: "0"},  # with imports of its own
         capture_output=True,
         text=True,
     )
