@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.agent.workers import forkserver_client
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
-from hpckit.agent.workers.torchrun_command import torchrun_variables
+from hpckit.agent.workers.torchrun_command import SERVER, torchrun_variables
 from hpckit.system.child_processes import kill_all, strays
 from tests.startup import shared_imports
 from tests.startup.shared_imports import ADDRESS, CHECKOUT
@@ -67,7 +67,7 @@ def test_it_serves_in_namespaces_of_its_own(
 ) -> None:
     """Where the fork server is the first process."""
     kinds = ("--mount", "--uts", "--ipc", "--net", "--pid", "--mount-proc")
-    inside = ("unshare", *kinds, "--fork", "--kill-child", *forkserver_client.SERVER)
+    inside = ("unshare", *kinds, "--fork", "--kill-child", *SERVER)
     monkeypatch.setattr(forkserver_client, "SERVER", inside)
     server = Server(tmp_path)
     try:
