@@ -26,7 +26,7 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = PATIENC
         answered = time.monotonic()
         if answered > deadline:
             raise AssertionError(f"{what}: not within {within_s:g} s")
-        time.sleep(pause_s(answered - asked))
+        time.sleep(max(0.1, pause_s(answered - asked)))
 
 
 def _is_question(command: Sequence[str]) -> bool:

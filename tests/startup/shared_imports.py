@@ -298,13 +298,13 @@ def _differences(
 
 def _can_enter(name: str, theirs: Any, own: Any) -> bool:
     """Whether a fork of this process can have this of a fork server, though the process has not."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or name not in ("namespaces", "cgroups"):
         return False
+    others = _other(theirs, own)
     if name == "namespaces":
-        return theirs.keys() == own.keys() and _other(theirs, own) <= {*_ENTERED, _OF_CHILDREN}
-    return name == "cgroups" and all(
-        os.access(_members(group, theirs[group]), os.W_OK) for group in _other(theirs, own)
-    )
+        is_usual = ("pid" in others) == (_OF_CHILDREN in others)
+        return theirs.keys() == own.keys() and others <= {*_ENTERED, _OF_CHILDREN} and is_usual
+    return all(os.access(_members(group, theirs[group]), os.W_OK) for group in others)
 
 
 def _other(theirs: dict[str, str], own: dict[str, str]) -> set[str]:
@@ -389,7 +389,8 @@ def _become(order: _Order) -> None:
 def _enter(order: _Order) -> None:
     """Enter the namespaces and cgroups of the fork server, where they are others. Only a child of a
     process can be in another namespace of processes: this process waits for its child and ends as
-    that does, and the child goes on. The cgroups have no process that those in them do not see."""
+    that does, and the child goes on. Only the child enters the cgroups, as Slurm waits for the end
+    of all in them, and on the node it could not see the parent."""
     likeness, own = order.content["likeness"], _likeness()
     others = _other(likeness["namespaces"], own["namespaces"])
     if flags := sum(flag for name, flag in _ENTERED.items() if name in others):
