@@ -82,7 +82,9 @@ def time_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
         return ["", "time", "share"], []
     step = plan.speed.step
     rows = [
-        [name, seconds(value), f"{value / step.total:.1%}"] for name, value in step.parts().items()
+        [name, seconds(value), f"{value / step.total:.1%}"]
+        for name, value in step.parts().items()
+        if value > 0
     ]
     return ["", "time", "share"], [*rows, ["total", seconds(step.total), ""]]
 

@@ -14,9 +14,9 @@ from hpckit.planner.assumptions import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATIO
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.cli.plan.plan_document import PlannedRun
     from hpckit.config.spec import RunSpec
     from hpckit.planner.gpu_cards import GpuCard
-    from hpckit.planner.run_estimate import RunEstimate
 
 COMMON = "H100"
 """The GPU that is assumed if none is given."""
@@ -50,36 +50,52 @@ def estimate(
     storage_gbps: Annotated[
         float, typer.Option(min=0.001, help="Write bandwidth of the checkpoint store in GB/s.")
     ] = STORAGE_GBPS,
+    node_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
+    ] = None,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a report: a file.md or file.html.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "--output",
+            "-o",
+            help="Write the plan to a file that ends in .html, .md, .pdf, .docx, .xlsx or .pptx.",
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Exit with 0 even if memory does not suffice.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Estimate the memory, step time and checkpoint interval of a run before it starts.
+    """Estimate the memory, time, storage and cost of a run before it starts.
 
     Example: hpckit plan model=llama_8b parallel=fsdp precision=bf16 launch.nodes=2
-    launch.nproc_per_node=8 --card H100 --output plan.html
+    launch.nproc_per_node=8 --card H100 --gpu-price 2.5 --out plan.html
 
     It exits with 2 if the run does not fit into the memory of the GPU. Memory is
     counted tensor by tensor for the GPU with the most. Times come from the data
-    sheet of the GPU and from assumptions, which are printed, too.
+    sheet of the GPU and from assumptions, which are printed, too. The file also
+    has the risks, and what the run costs with other speeds; a workbook (.xlsx)
+    calculates the cost by formulas.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.cli.plan import PROGRAM
+    from hpckit.cli.plan.plan_document import PlannedRun
+    from hpckit.cli.plan.plan_file import check_ending, write_plan
     from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
     from hpckit.config.spec_parser import SpecError
-    from hpckit.planner.plan_document import KINDS, write
     from hpckit.planner.plan_text import problems
     from hpckit.planner.run_estimate import Assumptions, is_known
     from hpckit.planner.run_estimate import estimate as estimated
+    from hpckit.planner.run_totals import HourlyPrices, run_totals
     from hpckit.submit.compose import compose_spec
 
     with reported_errors(json):
-        if output is not None and output.suffix not in KINDS:
-            raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
+        if output is not None:
+            check_ending(output)
         spec = compose_spec(overrides or [])
         if spec.command is not None:
             raise CommandError(f"command: {PROGRAM.format(keys='')}")
@@ -89,11 +105,11 @@ def estimate(
                 f"{IMAGES} train is known: leave entry out, and give a model=... of about its size"
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
-        out = CommandOutput(json)
-        _print_estimate(out, made)
+        out, prices = CommandOutput(json), HourlyPrices(node_price, gpu_price)
+        planned = PlannedRun(spec, made, run_totals(spec, made, prices), prices)
         if output is not None:
-            write(made, spec.name, output)
-            out.note(f"written: {output}")
+            write_plan(planned, output)
+        _print_plan(out, planned, output)
         found = list(problems(made))
     with reported_errors():  # the document is written
         if found and not force:
@@ -117,12 +133,16 @@ def _card(name: str | None, spec: RunSpec) -> GpuCard:
         raise CommandError(f"--card: no {name}; there are {', '.join(CARDS)}") from None
 
 
-def _print_estimate(out: CommandOutput, made: RunEstimate) -> None:
+def _print_plan(out: CommandOutput, planned: PlannedRun, file: Path | None) -> None:
+    """Print the plan, and where its file is."""
     from hpckit.cli.common.command_output import table
+    from hpckit.cli.plan.plan_document import totals_facts
     from hpckit.planner.plan_text import facts, memory_table
 
-    out.document(made.record())
-    for name, text in facts(made):
+    made, totals = planned.plan, planned.totals
+    whole = {"totals": None if totals is None else totals.record()}
+    out.document({**made.record(), **whole, "file": None if file is None else str(file)})
+    for name, text in (*facts(made), *totals_facts(totals)):
         out.fact(name, text)
     head, rows = memory_table(made)
     shown = table(*head, right=head[1:])
@@ -130,3 +150,6 @@ def _print_estimate(out: CommandOutput, made: RunEstimate) -> None:
         shown.add_row(*row)
     out.line()
     out.table(shown)
+    if file is not None:
+        out.line()
+        out.fact("file", str(file.absolute()))

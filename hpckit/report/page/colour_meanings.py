@@ -84,6 +84,7 @@ def of_cause(cause: str) -> Meaning:
 
 
 def of_run(number: int) -> str:
-    """Return the class of the colour of a run by its number on a page of several."""
+    """Return the class of the colour of a run by its number on a page of several, or of another
+    curve or part that has none of the meanings."""
     dashed = f" dash{number // RUNS % 3}" if number >= RUNS else ""
     return f"run{number % RUNS}{dashed}"

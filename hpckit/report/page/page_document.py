@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpckit.report.page.series_downsampling import Point
-
 
 @dataclass(frozen=True)
 class TextBlock:
@@ -61,7 +59,8 @@ class PlotLine:
     """One curve of a plot."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[tuple[float, float | None]]
+    """A step, or another number, and its value; None: a gap."""
     kind: str
     """Its colour, as in `hpckit.report.page.colour_meanings`."""
     are_dots: bool = False
@@ -85,7 +84,7 @@ class PlotMark:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves over steps."""
+    """Curves over steps, or over another number."""
 
     title: str
     unit: str
@@ -98,6 +97,11 @@ class Plot:
     """Whether a reader can choose between a linear and a logarithmic axis."""
     is_detail: bool = False
     """Whether it repeats a part of another plot, larger."""
+    over: str = "step"
+    """What the horizontal axis counts."""
+    is_over_log: bool = False
+    """Whether the horizontal axis is logarithmic if its numbers differ much; else it begins
+    at 0."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,20 @@ class SharesBlock:
     """The name of each bar, empty if there is one, and its parts."""
 
 
+@dataclass(frozen=True)
+class BarsBlock:
+    """Stacked bars, each with the same named parts."""
+
+    title: str
+    unit: str
+    parts: Sequence[str]
+    """Names of the parts, in the order in which they are stacked."""
+    bars: Sequence[tuple[str, Sequence[float]]]
+    """Each bar's name and the sizes of its parts, in `unit`."""
+    limit: tuple[str, float] | None = None
+    """Name and value of a limit that is drawn across all bars."""
+
+
 Block = (
     TextBlock
     | FactsBlock
@@ -168,6 +186,7 @@ Block = (
     | PlotsBlock
     | TimelineBlock
     | SharesBlock
+    | BarsBlock
 )
 
 

@@ -324,7 +324,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
             "hpckit.submit.run_cancellation",
             "hpckit.faults.campaign.campaign_runner",
         ),
-        *("hpckit.planner.plan_document", "hpckit.cli.plan", "hpckit.report.page.page_file"),
+        *("hpckit.cli.plan.plan_document", "hpckit.cli.plan", "hpckit.report.page.page_file"),
     ],
 )
 def test_what_starts_and_watches_training_does_not_import_torch(module: str) -> None:
@@ -388,5 +388,5 @@ def test_a_plan_does_not_import_torch(tmp_path: Path) -> None:
     code = "from hpckit.cli.main import app; app()"
     words = ["plan", "model=gpt_nano", "--card", "H100", "-o", str(tmp_path / "plan.html")]
     found = modules_of("-c", code, *words)
-    assert "hpckit.planner.plan_document" in found
+    assert "hpckit.cli.plan.plan_document" in found
     assert "torch" not in found

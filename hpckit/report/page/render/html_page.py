@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from hpckit.report.page.colour_meanings import of_run
 from hpckit.report.page.page_document import (
+    BarsBlock,
     Block,
     CommandsBlock,
     FactsBlock,
@@ -19,6 +21,7 @@ from hpckit.report.page.page_document import (
     TextBlock,
     TimelineBlock,
 )
+from hpckit.report.page.render.bars_svg import draw_bars
 from hpckit.report.page.render.plot_svg import can_be_log, default_is_log, draw_plot, last_value
 from hpckit.report.page.render.stylesheet import STYLE
 from hpckit.report.page.render.svg_elements import escaped
@@ -99,6 +102,12 @@ class _Writer:
                 yield "</figure>"
             case SharesBlock():
                 yield f'<figure><div class="shares">{draw_shares(block)}</div></figure>'
+            case BarsBlock():
+                title = escaped(f"{block.title}, {block.unit}")
+                yield f"<figure><figcaption>{title}</figcaption>"
+                yield f'<div class="strip">{draw_bars(block)}</div>'
+                yield from _keys([_Key(of_run(n), name) for n, name in enumerate(block.parts)])
+                yield "</figure>"
 
     def _plot(self, plot: Plot) -> Iterator[str]:
         yield "<figure>"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hpckit.report.page.page_document import (
+    BarsBlock,
     Block,
     CommandsBlock,
     FactsBlock,
@@ -80,12 +81,14 @@ def _block(block: Block) -> Iterator[str]:
                 yield from _plot(plot)
         case TimelineBlock() | SharesBlock():
             return  # the table after it has the same content
+        case BarsBlock():
+            yield from ("", f"**{plain(block.title)}**", "", *_table(bars_table(block)))
 
 
 def _plot(plot: Plot) -> Iterator[str]:
     if plot.is_detail:
         return
-    yield from ("", f"**{plain(plot.title)}**", "", *_table(_ranges(plot)))
+    yield from ("", f"**{plain(plot.title)}**", "", *_table(ranges(plot)))
     yield from ("", *(f"- {plain(mark.words)}" for mark in plot.marks))
 
 
@@ -103,9 +106,23 @@ def _row_of(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _ranges(plot: Plot) -> TableBlock:
+def bars_table(block: BarsBlock) -> TableBlock:
+    """Return the numbers of bars as a table."""
+    head = (block.unit, *block.parts, "total")
+    rows = [
+        (name, *(label(value) for value in values), label(sum(values)))
+        for name, values in block.bars
+    ]
+    if block.limit is not None:
+        name, value = block.limit
+        rows.append((name, *("" for _ in block.parts), label(value)))
+    return TableBlock(head, rows, words=(block.unit,))
+
+
+def ranges(plot: Plot) -> TableBlock:
     """Summarize each curve in some ranges of steps."""
-    head = ("curve", "steps", "lowest", "highest", "last")
+    over = "steps" if plot.over == "step" else plot.over
+    head = ("curve", over, "lowest", "highest", "last")
     rows = [row for line in plot.lines if not line.is_faint for row in _ranges_of(line)]
     return TableBlock(head, rows, words=("curve",))
 
@@ -116,5 +133,8 @@ def _ranges_of(line: PlotLine) -> Iterator[tuple[str, ...]]:
     for start in range(0, len(points), size):
         some = points[start : start + size]
         values = [value for _, value in some]
-        steps = f"{some[0][0]:,} to {some[-1][0]:,}" if len(some) > 1 else f"{some[0][0]:,}"
+        first, last = (
+            f"{one[0]:,.6g}" if one[0] % 1 else f"{one[0]:,.0f}" for one in (some[0], some[-1])
+        )
+        steps = f"{first} to {last}" if len(some) > 1 else first
         yield (line.name, steps, label(min(values)), label(max(values)), label(values[-1]))

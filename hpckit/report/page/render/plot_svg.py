@@ -68,10 +68,13 @@ def _axes(plot: Plot, is_log: bool | None) -> tuple[Axis, Axis]:
     if plot.steps is not None:
         steps += plot.steps
     first = min(steps) if plot.steps is not None else 0
+    over = span_axis(max(steps), _TICKS, first)
+    if plot.is_over_log and is_wide(min(steps), max(steps)):
+        over = axis(min(steps), max(steps), _TICKS, is_log=True)
     low, high = _range(plot)
     is_log = default_is_log(plot) if is_log is None else is_log and can_be_log(plot)
     low = min(0.0, low) if plot.from_zero and not is_log else low
-    return span_axis(max(steps), _TICKS, first), axis(low, high, _TICKS, is_log=is_log)
+    return over, axis(low, high, _TICKS, is_log=is_log)
 
 
 def _frame(plot: Plot, x: Axis, y: Axis) -> Iterator[str]:
@@ -87,7 +90,8 @@ def _frame(plot: Plot, x: Axis, y: Axis) -> Iterator[str]:
         yield line(at_x, bottom, at_x, bottom + 4, "axis")
         yield words(at_x, bottom + 17, label(tick, x.ticks), "middle", kind)
     yield line("0%", bottom, "100%", bottom, "axis")
-    yield words("100%", bottom + 34, "step", "end", "name")
+    over = f"{plot.over}, logarithmic" if x.is_log else plot.over
+    yield words("100%", bottom + 34, over, "end", "name")
 
 
 def _marks(marks: Sequence[PlotMark], x: Axis) -> Iterator[str]:

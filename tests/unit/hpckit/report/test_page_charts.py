@@ -89,7 +89,7 @@ def test_numbers_on_an_axis_are_short() -> None:
 @given(
     points=st.lists(st.tuples(st.integers(0, 2**62), FINITE | st.none()), min_size=1, max_size=30)
 )
-def test_curves_stay_inside_their_frame(points: list[tuple[int, float | None]]) -> None:
+def test_curves_stay_inside_their_frame(points: list[tuple[float, float | None]]) -> None:
     if all(value is None for _, value in points):
         return
     picture = drawn(
@@ -100,7 +100,7 @@ def test_curves_stay_inside_their_frame(points: list[tuple[int, float | None]]) 
     assert all(0 <= n <= 1000 for n in numbers)
 
 
-def _step(point: tuple[int, float | None]) -> int:
+def _step(point: tuple[float, float | None]) -> float:
     return point[0]
 
 
