@@ -25,10 +25,12 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "DeviceType",
     "LaunchConfig",
+    "TorchDispatchMode",
     "all_to_all_single_autograd",
     "config_from_args",
     "parse_args",
@@ -70,6 +72,8 @@ INTERNALS = {
     "torch.distributed.tensor.debug._clear_sharding_prop_cache | "
     "torch.distributed.tensor.DTensor._op_dispatcher": "A second fake step may use a mesh of the "
     "first. The function is there since 2.11.",
+    "torch.utils._python_dispatch.TorchDispatchMode": "Operations are not counted. In torch's "
+    "documentation.",
     "torch.utils._triton.has_triton": "Missing compilers are not found before a run starts.",
     "torch._inductor.cpp_builder.get_cpp_compiler": "As for has_triton.",
     "torch._inductor.exc.InvalidCxxCompiler": "As for has_triton.",

@@ -211,7 +211,9 @@ class TrainingRun:
         self._check_loop(validate)
         source = self._open_source(loader, other_world)
         self._resume(source, self._prepare_resume(source))
-        records = self._records = RunRecords(self._context, source, self._step, self._phases)
+        records = self._records = RunRecords(
+            self._context, source, self._step, self._phases, self.tracked
+        )
         if validate and self._validation.is_overdue(self._step):
             self._validate(validate, records)
             self._save_if_due(records)

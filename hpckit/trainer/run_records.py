@@ -4,7 +4,7 @@ profile."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data import Batch
 from hpckit.trainer.batches.step_source import StepSource
@@ -21,17 +21,27 @@ from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.timing.straggler_cost import RankPlace
 from hpckit.trainer.trackers.tracker_builder import build_deliveries
 
+if TYPE_CHECKING:
+    from hpckit.trainer.measurement.step_costs import StepCostMeter
+
 
 class RunRecords:
     """Records each step of a loop over the batches of `source`, from its begin to its end."""
 
     def __init__(
-        self, context: RankContext, source: StepSource, step: int, phases: StepPhases
+        self,
+        context: RankContext,
+        source: StepSource,
+        step: int,
+        phases: StepPhases,
+        tracked: Mapping[str, Any],
     ) -> None:
-        """`step`: number of steps that were finished before the loop."""
+        """Args:
+        step: number of steps that were finished before the loop.
+        tracked: the state of the run by name.
+        """
         cfg, at, events = context.cfg, context.env.at, context.events
-        name = f"g{at.generation:03d}-attempt{context.attempt}-rank{context.env.rank}"
-        self._profiler = Profiler(cfg.debug.profile, at.run.profile, name, events.emit)
+        self._profiler = _open_profiler(context, tracked)
         place = RankPlace(at.node, stage_of(context.mesh))
         self._communication = CommunicationMonitor(
             context.device, cfg.train.trace_share, place, phases, events
@@ -53,7 +63,8 @@ class RunRecords:
 
     def begin_step(self, step: int) -> None:
         """Begin step `step` (from 1), before its batch is read."""
-        self._profiler.begin_step(step)
+        if self._profiler is not None:
+            self._profiler.begin_step(step)
         self._communication.begin()
 
     def note_batch(self, step: int, batch: Any) -> None:
@@ -81,15 +92,32 @@ class RunRecords:
 
     def close_profile(self) -> None:
         """Write the profile, after the last step."""
-        self._profiler.close()
+        if self._profiler is not None:
+            self._profiler.close()
 
     def close(self, is_done: bool) -> None:
         """Write what is buffered and close all files; `is_done`: the run has ended, not just this
         attempt. Not collective."""
-        self._profiler.close()
+        self.close_profile()
         self.metrics.close(is_done)
         if self._ledger is not None:
             self._ledger.close()
+
+
+def _open_profiler(
+    context: RankContext, tracked: Mapping[str, Any]
+) -> Profiler | StepCostMeter | None:
+    cfg, at, rank = context.cfg, context.env.at, context.env.rank
+    name = f"g{at.generation:03d}-attempt{context.attempt}-rank{rank}"
+    if not cfg.debug.profile.costs:
+        return Profiler(cfg.debug.profile, at.run.profile, name, context.events.emit)
+    if rank != 0:
+        return None
+    from hpckit.trainer.measurement.step_costs import (
+        StepCostMeter,  # imports what few runs need
+    )
+
+    return StepCostMeter(cfg, context.device, tracked, at.run.profile, name)
 
 
 def _keys_of(batch: Any) -> list[str]:

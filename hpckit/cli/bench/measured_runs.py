@@ -18,7 +18,8 @@ from hpckit.cli.common.command_output import CommandOutput
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event, read_events
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.run_state import RunState
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
 from hpckit.submit.launch_command import pack
@@ -30,6 +31,9 @@ from hpckit.submit.submission_start import start_silently
 T = TypeVar("T")
 _TICK_S = {"local": 1.0, "slurm": 3.0}  # each check takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
+_DEAD_S = 30.0
+"""Seconds after which a run that seems dead is dead: on a busy machine, its supervisor takes long
+to start and to write its verdict."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,19 @@ def measure(
         ) from error
 
 
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says each text only the first time, as several runs of one command
+    have the same notes."""
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_once
+
+
 def check(
     specs: Sequence[RunSpec], project: Project, pack: Callable[[PackSpec, Path], None]
 ) -> None:
@@ -136,8 +153,14 @@ def carry_out(
 
 
 def _wait(run: RunDir, tick_s: float) -> None:
-    while (it := look(run, Queue())).is_alive:
+    dead_s = 0.0
+    while (it := look(run, Queue())).is_alive or (_is_dead(it) and dead_s < _DEAD_S):
+        dead_s = dead_s + tick_s if _is_dead(it) else 0.0
         time.sleep(tick_s)
     if it.word != "done":
         reason = (it.verdict or {}).get("reason", it.problem or "")
         raise CommandError(f"{run.name}: {it.word}: {reason}\n    hpckit why {run.path}")
+
+
+def _is_dead(it: Overview) -> bool:
+    return it.state is RunState.DEAD

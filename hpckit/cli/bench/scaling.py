@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from hpckit.config.spec import RunSpec
 
 _MODELS = "gpt_nano,gpt_tiny,gpt_mini"
-_ENDINGS = (".svg", ".png", ".pdf")
+_PICTURES = (".svg", ".png", ".pdf")
+_MOST_CORES = 8
+"""Number of ranks up to which a machine without GPUs is measured if no number is given."""
 
 
 def scaling(
@@ -35,7 +37,8 @@ def scaling(
         typer.Option(
             metavar="NxW,...",
             help="Nodes x workers of each world; by default doubling up to launch.nodes x "
-            "launch.nproc_per_node.",
+            "launch.nproc_per_node, or, where neither is given, to all GPUs or cores of this "
+            "machine.",
         ),
     ] = None,
     models: Annotated[
@@ -50,9 +53,22 @@ def scaling(
             "one micro-batch for each data-parallel rank and each pipeline stage.",
         ),
     ] = False,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Loss whose time is compared; by default the lowest that all runs of a model have "
+            "reached.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File of the chart: .svg, .png or .pdf."),
+        typer.Option(
+            "--out",
+            "--output",
+            "-o",
+            help="File of the page: .html; or only of a chart: .svg, .png or .pdf.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -65,29 +81,48 @@ def scaling(
     The runs follow each other. A run saves only at its end, and that checkpoint is removed.
     Efficiency is the samples per second of a rank, divided by those in the smallest world. A rank
     has the same number of CPU threads in every world: launch.threads_per_worker, or its share of
-    the cores in the largest world.
+    the cores in the largest world. It writes a page with plots, and the numbers beside it as JSON;
+    by default into the folder of the runs.
     """
-    from hpckit.cli.bench.scaling_figures import by_model
+    from hpckit.cli.bench.pages.page_files import check_page, write_page_files
+    from hpckit.cli.bench.pages.scaling_page import scaling_page
+    from hpckit.cli.bench.scaling_figures import by_model, conclusion, explain, records
     from hpckit.cli.bench.world_shapes import ScalingWorkload
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.submit.compose import compose_spec
 
     with reported_errors(json):
-        if output is not None and output.suffix not in _ENDINGS:
-            raise CommandError(f"--output: {output} must end in {', '.join(_ENDINGS)}")
-        draw = _plot()
+        is_picture = output is not None and output.suffix in _PICTURES
+        if output is not None and not is_picture and output.suffix != ".html":
+            raise CommandError(f"--out: {output} must end in .html, .svg, .png or .pdf")
+        if not is_picture:
+            check_page(output)
+        draw = _plot() if is_picture else None
         typed, out = overrides or [], CommandOutput(json)
         spec = compose_spec(typed)
         folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")
         sizes = ScalingWorkload(steps, is_strong=strong)
         found = by_model(
-            _measure(spec, typed, _cases(spec, models, worlds), sizes, folder.resolve(), out)
+            _measure(spec, typed, _cases(spec, typed, models, worlds), sizes, folder.resolve(), out)
         )
         _print_figures(out, found)
-        picture = output or folder / "scaling.svg"
-        draw(found, f"{'strong' if strong else 'weak'} scaling", picture)
-        out.fact("picture", str(picture))
+        title = f"{'strong' if strong else 'weak'} scaling"
+        points = [one for own in found.values() for one in own]
+        numbers = {
+            "points": records(points, target_loss),
+            "said": {model: conclusion(own) for model, own in found.items()},
+            "why": {model: explain(model, found) for model in found},
+            "runs": str(folder),
+        }
         out.fact("runs", str(folder))
+        if draw is not None:
+            assert output is not None
+            draw(found, title, output)
+            out.fact("picture", str(output))
+            out.document(numbers)
+        else:
+            page = scaling_page(found, title, time.strftime("%Y-%m-%d %H:%M"), target_loss)
+            write_page_files(out, page, numbers, output or folder / "scaling.html")
 
 
 def _plot() -> Callable[[Mapping[str, Sequence[ScalingPoint]], str, Path], None]:
@@ -100,17 +135,30 @@ def _plot() -> Callable[[Mapping[str, Sequence[ScalingPoint]], str, Path], None]
     return draw
 
 
-def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, WorldShape]]:
+def _cases(
+    spec: RunSpec, typed: Sequence[str], models: str, worlds: str | None
+) -> list[tuple[str, WorldShape]]:
     from hpckit.cli.bench.world_shapes import doubling, parse_world
 
     try:
         asked = [parse_world(text) for text in worlds.split(",")] if worlds else []
     except ValueError as error:
         raise CommandError(f"--worlds: {error}") from None
-    all_worlds = asked or doubling(spec.launch.nodes, spec.launch.nproc_per_node)
+    workers = spec.launch.nproc_per_node
+    if spec.cluster.kind == "local" and not any("launch.n" in word for word in typed):
+        workers = max(workers, _usable_ranks())
+    all_worlds = asked or doubling(spec.launch.nodes, workers)
     return [
         (model.strip(), world) for model in models.split(",") for world in dict.fromkeys(all_worlds)
     ]
+
+
+def _usable_ranks() -> int:
+    """Return the number of GPUs of this machine, or else of its cores, within limits."""
+    from hpckit.agent.device_assignment import visible_gpus
+
+    cores = min(_MOST_CORES, len(os.sched_getaffinity(0)))
+    return len(visible_gpus(os.environ)) or cores
 
 
 def _measure(
@@ -121,9 +169,9 @@ def _measure(
     folder: Path,
     out: CommandOutput,
 ) -> list[ScalingPoint]:
-    from hpckit.cli.bench.measured_runs import carry_out, check, shared_cores
+    from hpckit.cli.bench.measured_runs import carry_out, check, once, shared_cores
     from hpckit.cli.bench.scaling_figures import point
-    from hpckit.cli.bench.world_shapes import overrides_of, threads_of
+    from hpckit.cli.bench.world_shapes import gradient_bytes, overrides_of, threads_of
     from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.submit.compose import compose_spec
     from hpckit.submit.launch_command import pack
@@ -136,7 +184,7 @@ def _measure(
     words = [overrides_of(spec, typed, *case, sizes, str(folder), threads) for case in cases]
     specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
     check(specs, project, pack)
-    options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=out.note)
+    options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=once(out.note))
     points = []
     most = max(world.ranks for world in worlds)
     if cores := shared_cores(spec, most):
@@ -144,42 +192,22 @@ def _measure(
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
             events = carry_out(made, each, project, options)
-            points.append(point(model, world, made.train.global_batch, events, threads))
+            size = gradient_bytes(made)
+            points.append(point(model, world, made.train.global_batch, events, threads, size))
             advance(1)
     return points
 
 
 def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:
-    from hpckit.cli.bench.scaling_figures import conclusion, records
+    from hpckit.cli.bench.pages.scaling_page import figures_table
+    from hpckit.cli.bench.scaling_figures import conclusion, explain
     from hpckit.cli.common.command_output import table
 
-    head = ("model", "nodes x workers", "ranks", "batch", "step", "samples/s", "tokens/s")
-    shares = ("efficiency", "communication", "data wait")
-    shown = table(*head, *shares, right=(*head[2:], *shares))
-    for model, own in found.items():
-        for one in own:
-            shown.add_row(model, *_cells(one, own))
+    figures = figures_table(found)
+    right = tuple(name for name in figures.head if name not in figures.words)
+    shown = table(*figures.head, right=right)
+    for row in figures.rows:
+        shown.add_row(*row)
     out.table(shown)
     for model, own in found.items():
-        out.fact(model, conclusion(own))
-    points = [one for own in found.values() for one in own]
-    out.document({"points": records(points), "said": {m: conclusion(o) for m, o in found.items()}})
-
-
-def _cells(one: ScalingPoint, own: Sequence[ScalingPoint]) -> list[str]:
-    from hpckit.cli.bench.scaling_figures import trusted_efficiency
-
-    efficiency = trusted_efficiency(one, own)
-    tokens = "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
-    share = "" if one.communication is None else f"{one.communication:.0%}"
-    return [
-        str(one.world),
-        str(one.world.ranks),
-        f"{one.global_batch:,}",
-        f"{1e3 * one.step_s:.1f} ms",
-        f"{one.samples_per_s:,.1f}",
-        tokens,
-        "?" if efficiency is None else f"{efficiency:.0%}",
-        share,
-        f"{one.data_wait:.0%}",
-    ]
+        out.fact(model, "; ".join(filter(None, (conclusion(own), explain(model, found)))))

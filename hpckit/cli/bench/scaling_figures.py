@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median, quantiles
 from typing import Any
 
 from hpckit.cli.bench.world_shapes import WorldShape
 from hpckit.events.schema import Event, StepLogged
+from hpckit.planner.plan_text import seconds
+from hpckit.text.quantities import decimal
 
 WARM_UP = 5
 """Number of first steps that are left out: some of them wait for memory, caches and compilers."""
+SMOOTHED = 5
+"""Number of steps over which a loss is averaged."""
 EFFICIENT = 0.8
 """Share of perfect scaling that still counts as good."""
 NOISE = 0.05
 """Share by which efficiency may exceed 1 beside the spread of the step times."""
+LATE = 0.5
+"""Share of the rate of the fastest model below which the links do not limit another one."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,15 @@ class ScalingPoint:
     """Standard error of the median step time, as a share of it."""
     threads: int | None = None
     """CPU threads of each rank; None: not known."""
+    gradient_bytes: int | None = None
+    """Bytes of the gradients that the ranks exchange in a step; None: not known."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """Seconds of training and the loss, averaged over the last `SMOOTHED` steps."""
+
+    @property
+    def communication_s(self) -> float | None:
+        """Seconds of a step in which only collectives ran; None: not known."""
+        return None if self.communication is None else self.communication * self.step_s
 
     @property
     def samples_per_s(self) -> float:
@@ -54,16 +69,19 @@ def point(
     global_batch: int,
     events: Iterable[Event],
     threads: int | None = None,
+    gradient_bytes: int | None = None,
 ) -> ScalingPoint:
     """Return the figures of a run that reached its end.
 
     Args:
         threads: CPU threads of each rank.
+        gradient_bytes: bytes of all gradients of the model.
 
     Raises:
         ValueError: too few of its steps were recorded.
     """
-    steps = [e for e in events if isinstance(e, StepLogged) and e.step > WARM_UP]
+    every = [e for e in events if isinstance(e, StepLogged)]
+    steps = [e for e in every if e.step > WARM_UP]
     plain = [e for e in steps if e.traced_step_s is None]
     if not plain:
         raise ValueError(f"no step after the first {WARM_UP} was recorded")
@@ -83,7 +101,31 @@ def point(
         data_wait=mean(waits),
         uncertainty=_uncertainty([e.step_s for e in plain]),
         threads=threads,
+        gradient_bytes=gradient_bytes,
+        curve=_curve(every, step_s),
     )
+
+
+def _curve(steps: Sequence[StepLogged], step_s: float) -> tuple[tuple[float, float], ...]:
+    """Return the smoothed loss by the seconds of training, in which each step counts as one of
+    `step_s` seconds, so that neither the start nor a trace is in it."""
+    losses = [(e.step * step_s, e.loss) for e in steps if e.loss is not None]
+    return tuple(
+        (losses[at][0], mean(loss for _, loss in losses[at - SMOOTHED + 1 : at + 1]))
+        for at in range(SMOOTHED - 1, len(losses))
+    )
+
+
+def common_target(points: Sequence[ScalingPoint]) -> float | None:
+    """Return the lowest loss that all runs of a model have reached. None: a loss is not known."""
+    lowest = [min((loss for _, loss in one.curve), default=None) for one in points]
+    known = [one for one in lowest if one is not None]
+    return max(known) if known and len(known) == len(lowest) else None
+
+
+def seconds_to(one: ScalingPoint, target: float) -> float | None:
+    """Return the seconds of training after which the loss is at most `target`; None: it is not."""
+    return next((spent_s for spent_s, loss in one.curve if loss <= target), None)
 
 
 def _uncertainty(times: Sequence[float]) -> float:
@@ -154,6 +196,50 @@ def _cross_over(points: Sequence[ScalingPoint]) -> str:
     return f"communication stays below half of a step up to {_ranks(known[-1])}"
 
 
+def explain(model: str, found: Mapping[str, Sequence[ScalingPoint]]) -> str | None:
+    """Describe why communication takes the time that it takes, where it takes most. None: nothing
+    is known of it.
+
+    The models are compared on the same ranks: if another one moves its bytes much faster, the links
+    are not what limits this one.
+
+    Args:
+        found: the points of all models.
+    """
+    known = [one for one in found[model] if one.world.ranks > 1 and one.communication_s]
+    if not known:
+        return None
+    one = max(known, key=lambda point: point.communication or 0.0)
+    waits_s = one.communication_s or 0.0
+    text = (
+        f"on {_ranks(one)}, a rank computes for {seconds(one.step_s - waits_s)} of a step and "
+        f"waits {seconds(waits_s)} for others"
+    )
+    if one.gradient_bytes is None:
+        return text
+    rate = one.gradient_bytes / waits_s
+    text += f", for {decimal(one.gradient_bytes)} of gradients ({decimal(rate, 'B/s')})"
+    best = max(_rates_on(one.world, found), default=rate)
+    if rate < LATE * best:
+        return (
+            f"{text}; another model moves {best / rate:.1f} times as many bytes per second on the "
+            "same ranks, so this one waits for ranks that are late and for the start of "
+            "collectives, not for the links: give each rank more work (train.micro_batch)"
+        )
+    return (
+        f"{text}, which is the fastest of the measured models on these ranks, so the links, or the "
+        "cores that copy for them, are the limit: exchange less often (a larger batch), or overlap "
+        "more"
+    )
+
+
+def _rates_on(world: WorldShape, found: Mapping[str, Sequence[ScalingPoint]]) -> Iterator[float]:
+    for own in found.values():
+        for one in own:
+            if one.world == world and one.communication_s and one.gradient_bytes:
+                yield one.gradient_bytes / one.communication_s
+
+
 def _ranks(one: ScalingPoint) -> str:
     return f"{one.world.ranks} rank{'' if one.world.ranks == 1 else 's'}"
 
@@ -168,15 +254,25 @@ def trusted_efficiency(one: ScalingPoint, points: Sequence[ScalingPoint]) -> flo
     return None if one is not first and doubt(points) else one.efficiency(first)
 
 
-def records(points: Sequence[ScalingPoint]) -> list[dict[str, Any]]:
-    """Return the figures for programs."""
-    return [
-        {
-            **asdict(one),
-            "ranks": one.world.ranks,
-            "samples_per_s": one.samples_per_s,
-            "efficiency": trusted_efficiency(one, own),
-        }
-        for own in by_model(points).values()
-        for one in own
-    ]
+def records(points: Sequence[ScalingPoint], target: float | None = None) -> list[dict[str, Any]]:
+    """Return the figures for programs.
+
+    Args:
+        target: a loss to reach; None: of each model the lowest one that all its runs have reached.
+    """
+    found = []
+    for own in by_model(points).values():
+        wanted = common_target(own) if target is None else target
+        for one in own:
+            found.append(
+                {
+                    **asdict(one),
+                    "ranks": one.world.ranks,
+                    "samples_per_s": one.samples_per_s,
+                    "efficiency": trusted_efficiency(one, own),
+                    "communication_s": one.communication_s,
+                    "target_loss": wanted,
+                    "target_s": None if wanted is None else seconds_to(one, wanted),
+                }
+            )
+    return found

@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpckit.cli.bench.short_run import short_run_words
 from hpckit.config.parallel_degrees import degrees
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
+from hpckit.planner.memory.memory_footprint import BYTES
+from hpckit.planner.model.model_work import work_of
 
 
 @dataclass(frozen=True, order=True)
@@ -80,15 +83,13 @@ def overrides_of(
     Raises:
         SpecError: the degrees of `parallel` do not fit.
     """
+    name = f"scaling-{model.replace('_', '-')}-{world}"
     return [
         *typed,
-        *(f"model={model}", f"name=scaling-{model.replace('_', '-')}-{world}", f"root={root}"),
+        f"model={model}",
+        *short_run_words(name, root, sizes.steps),
         *(f"launch.nodes={world.nodes}", f"launch.nproc_per_node={world.workers}"),
-        f"launch.threads_per_worker={threads}",
-        *("launch.continuation=none", f"train.steps={sizes.steps}", "train.log_every=1"),
-        *("train.trace_share=0.2", "optim.warmup_steps=0"),
-        *(f"checkpoint.{key}=null" for key in ("every_steps", "every_minutes", "mtbf_hours")),
-        *("checkpoint.max_unsaved_minutes=null", "checkpoint.url=null", "checkpoint.local=null"),
+        *(f"launch.threads_per_worker={threads}", "train.trace_share=0.2"),
         f"train.global_batch={_global_batch(spec, world, sizes)}",
     ]
 
@@ -107,6 +108,11 @@ def threads_of(spec: RunSpec, worlds: Sequence[WorldShape], cores: int) -> int:
         return max(1, cores // max(world.ranks for world in worlds))
     per_node = spec.cluster.slurm.cpus_per_node or 1  # unknown here; torchrun takes 1 then, too
     return max(1, per_node // max(world.workers for world in worlds))
+
+
+def gradient_bytes(spec: RunSpec) -> int:
+    """Return the bytes of all gradients of the model, as ranks reduce them."""
+    return work_of(spec).trained * BYTES[spec.precision.reduce]
 
 
 def _global_batch(spec: RunSpec, world: WorldShape, sizes: ScalingWorkload) -> int:

@@ -49,7 +49,12 @@ def _canary(spec: RunSpec) -> Iterator[str]:
 
 def _profile(spec: RunSpec) -> Iterator[str]:
     profile, steps = spec.debug.profile, last_step(spec)
-    if profile.start is not None and (last := profile.start + profile.steps - 1) > steps:
+    if profile.costs and profile.start is None:
+        yield "debug.profile.costs: give the first step, too, as in debug.profile.start=10"
+    if profile.start is None:
+        return
+    last = profile.start + profile.steps - 1 + (1 if profile.costs else 0)
+    if last > steps:
         yield (
             f"debug.profile.start: steps {profile.start} to {last} are not all within the {steps} "
             "steps of the run"

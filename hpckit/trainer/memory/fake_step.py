@@ -33,20 +33,15 @@ from torch.utils._pytree import tree_leaves
 from hpckit.config.batch_size import share_of_rank
 from hpckit.config.parallel_degrees import degrees, describe
 from hpckit.config.rules.experts import experts_of
-from hpckit.config.rules.model import decoder_of
-from hpckit.config.rules.precision_and_memory import masks_attention
-from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.config.spec import RunSpec
 from hpckit.torch_internals import clear_sharding_cache, disabled_dispatch, track_all_parts
-from hpckit.trainer.batches.token_windows import TokenWindows, next_token_batch
-from hpckit.trainer.images import smoothed_loss
-from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.measurement.synthetic_batch import synthetic_batch
 from hpckit.trainer.models.mixture_of_experts import Experts, MixtureOfExperts
 from hpckit.trainer.optim import build_optimizer
 from hpckit.trainer.parallel.data_parallel import DTYPES
 from hpckit.trainer.parallel.device_mesh import make_expert_mesh, make_mesh
 from hpckit.trainer.parallel.expert_parallel import TokenExchange
 from hpckit.trainer.parallel.parallel_model import ParallelModel
-from hpckit.trainer.parallel.pipeline_parallel import LossOf
 
 _MIB = 2**20
 _NAMES = {
@@ -108,7 +103,7 @@ def _track_step(spec: RunSpec, parallel_model: ParallelModel, world: int) -> Mem
         _balance_routers(parallel_model.module, make_expert_mesh("cpu", spec.parallel)["expert"])
     optimizer = build_optimizer(parallel_model.module, spec.optim)
     local_batch = share_of_rank(spec, world)
-    inputs, targets, documents, loss_of = _batch(spec, local_batch)
+    inputs, targets, documents, loss_of = synthetic_batch(spec, local_batch)
     gradients = parallel_model.step_gradients(local_batch, loss_of)
 
     def step() -> None:
@@ -150,20 +145,6 @@ def _reset_module(
     for module in called.modules() if any(called is part for part in parts) else ():
         if module in tracker.memory_tracking:
             del tracker.memory_tracking[module]
-
-
-def _batch(spec: RunSpec, size: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
-    """Return a batch of `size` samples of zeros, as `StepGradients` takes it, and the function that
-    computes the loss of a micro-batch."""
-    if isinstance(spec.model, ImageSpec):
-        images = torch.zeros(size, 3, spec.model.image_size, spec.model.image_size)
-        smoothing = spec.data.images.label_smoothing if spec.data.images else 0.0
-        labels = torch.zeros(size, dtype=torch.int64)
-        return images, labels, None, partial(smoothed_loss, smoothing=smoothing)
-    tokens = torch.zeros(size, decoder_of(spec).seq_len + 1, dtype=torch.int64)
-    has_mask = masks_attention(spec) and spec.memory.attention != "varlen"
-    windows = TokenWindows(tokens, tokens if has_mask else None)
-    return *next_token_batch(windows), sample_mean
 
 
 def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:

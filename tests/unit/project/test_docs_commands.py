@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from docs.hooks import ROOT, pages
+from hpckit.cli.bench.measured_workload import choose_workload
 from hpckit.cli.main import app
 from hpckit.config.config_trees import conf_dir, group_options
 from hpckit.rundir.code_snapshot.snapshot import find_project
@@ -175,7 +176,10 @@ def look_at_hpckit(words: list[str]) -> None:
                 "mlperf-checkpoint",
             ):  # which runs a program: no batch has to fit
                 return look_at_launch([*words, SEPARATOR, "python", "-m", "timeit"])
-            compose_spec(words)
+            if command.name in ("precision", "profile"):  # which add data where there are none
+                choose_workload(words)
+            else:
+                compose_spec(words)
     return None
 
 

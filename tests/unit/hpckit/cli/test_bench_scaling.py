@@ -202,7 +202,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--worlds", "2"], "--worlds: '2' is not a world"),
-        (["-o", "scaling.txt"], "must end in .svg, .png, .pdf"),
+        (["-o", "scaling.txt"], "scaling.txt must end in .html, .svg, .png or .pdf"),
         (["--models", "gpt_nono"], "gpt_nono"),
         (["--worlds", "1x1", "parallel=tp", "parallel.tensor=3"], "tensor 3 = 3 ranks"),
     ],

@@ -1,0 +1,57 @@
+"""Writes what a command has measured as a page and as numbers, and prints where both are."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.cli.common.command_errors import CommandError
+from hpckit.cli.common.command_output import CommandOutput
+from hpckit.report.page.page_document import CommandsBlock, PageDocument, Section
+from hpckit.report.page.page_file import check_place
+from hpckit.report.page.render.html_page import html
+from hpckit.system.atomic_files import write_text
+from hpckit.text.json_values import plain
+
+
+def check_page(path: Path | None) -> None:
+    """Check that a page may be written to `path`.
+
+    Raises:
+        CommandError: it does not end in .html.
+        ForeignFileError: another file is there.
+    """
+    if path is None:
+        return
+    if path.suffix != ".html":
+        raise CommandError(f"--out: {path} must end in .html")
+    check_place(path)
+
+
+def typed_command() -> str:
+    """Return the command that was typed, for a page."""
+    return shlex.join(["hpckit", *sys.argv[1:]])
+
+
+def write_page_files(
+    out: CommandOutput, document: PageDocument, numbers: Mapping[str, Any], path: Path
+) -> None:
+    """Write the page to `path` and the numbers beside it, and print where they are.
+
+    Raises:
+        OSError: one of them cannot be written.
+    """
+    section = Section("Command", (CommandsBlock((typed_command(),)),))
+    whole = PageDocument(document.title, document.as_of, (*document.sections, section))
+    file = path.with_suffix(".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, html(whole))
+    write_text(file, json.dumps(plain(dict(numbers)), indent=2, allow_nan=False) + "\n")
+    out.line()
+    out.fact("page", str(path.absolute()))
+    out.fact("numbers", str(file.absolute()))
+    out.document({**numbers, "page": str(path.absolute()), "numbers": str(file.absolute())})

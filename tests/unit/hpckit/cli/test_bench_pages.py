@@ -1,0 +1,265 @@
+"""The pages of `hpckit bench profile`, `precision` and `scaling`, and what their figures say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from data import open_dataset
+from hpckit.cli.bench.measured_workload import (
+    TRAINED,
+    VALIDATED,
+    choose_workload,
+    model_name,
+    with_images,
+)
+from hpckit.cli.bench.pages.page_files import write_page_files
+from hpckit.cli.bench.pages.precision_page import precision_page
+from hpckit.cli.bench.pages.profile_page import profile_page
+from hpckit.cli.bench.pages.scaling_page import scaling_page
+from hpckit.cli.bench.precision_figures import (
+    PrecisionFigures,
+    PrecisionRun,
+    conclusions,
+    precision_run,
+)
+from hpckit.cli.bench.precision_figures import record as precision_record
+from hpckit.cli.bench.profile_figures import ProfiledRun, profiled_run
+from hpckit.cli.bench.profile_figures import conclusions as profile_conclusions
+from hpckit.cli.bench.profile_figures import record as profile_record
+from hpckit.cli.bench.scaling_figures import ScalingPoint, by_model, explain, point, records
+from hpckit.cli.bench.world_shapes import WorldShape
+from hpckit.cli.common.command_output import CommandOutput
+from hpckit.cli.main import app
+from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
+from hpckit.report.page.page_document import PageDocument
+from hpckit.report.page.render.html_page import html
+from hpckit.report.page.render.markdown_page import markdown
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.measurement.batch_size_figures import BatchSizeReport, BatchTiming
+from hpckit.trainer.measurement.cost_report import (
+    LayerMemory,
+    MachinePeaks,
+    OperationCost,
+    StepCosts,
+)
+
+COSTS = StepCosts(
+    device="cpu",
+    torch="2.13.0",
+    threads=2,
+    first_step=9,
+    steps=3,
+    is_compiled=False,
+    peaks=MachinePeaks("float32", 1e11, 1e10),
+    operations=(
+        OperationCost("aten::mm", 4, 0.02, 0.0, "aten::mm", 1e9, 1e6),
+        OperationCost("aten::add_", 9, 0.01, 0.0, "aten::add_", 0.0, 5e7),
+        OperationCost("aten::sum", 1, 0.005, 0.0, "aten::sum", 0.0, 1e6),
+        OperationCost("c10d::allreduce_", 1, 0.001, 0.0, "gloo:all_reduce"),
+    ),
+    layers=(LayerMemory("stem", "Conv2d", 3 << 20), LayerMemory("blocks.0", "Block", 5 << 20)),
+)
+
+
+def step(number: int, **fields: Any) -> Event:
+    return event_of(0.0, "step", {"step": number, "step_s": 0.1, "loss": 2.0, **fields})
+
+
+def profiled() -> ProfiledRun:
+    plain = [step(n, forward_s=0.04, backward_s=0.05, peak_rss_bytes=3e8) for n in range(4, 9)]
+    slow = [step(n, step_s=9.0) for n in (1, 2, 3, 9, 10)]
+    return profiled_run([*plain, *slow], COSTS, 16)
+
+
+def sections(page: PageDocument) -> list[str]:
+    text = html(page)  # each block can be drawn
+    assert text.count("<svg") >= 2
+    assert markdown(page)
+    return [section.title for section in page.sections]
+
+
+def test_a_profile_is_of_the_steps_before_the_profiler() -> None:
+    run = profiled()
+    assert (run.step_s, run.samples_per_s) == (0.1, 160.0)
+    assert run.phases == {"forward": 0.04, "backward": 0.05}
+    assert run.peak_bytes == 300_000_000
+    with pytest.raises(ValueError, match="no step from 4 to 8"):
+        profiled_run([step(1), step(9)], COSTS, 16)
+
+
+def test_a_profile_says_what_bounds_the_most_costly_operations() -> None:
+    compiled = replace(profiled(), is_compiled=True, step_s=0.05)
+    found = dict(profile_conclusions([profiled(), compiled]))
+    assert found["operation 1"] == (
+        "aten::mm, 56% of the time in operations: 20 ms of CPU, mostly in aten::mm; bound by "
+        "compute: 50 GFLOP/s, 50% of the measured peak"
+    )
+    assert "bound by memory: 5 GB/s, 50% of the measured peak" in found["operation 2"]
+    assert (
+        "10 GFLOP/s of 100 GFLOP/s, 19.2 FLOP per byte; the roofline bends at 10.0" in found["step"]
+    )
+    assert found["activations"].startswith("8.0 MiB are kept when the backward pass")
+    assert "blocks.0 keeps most, 5.0 MiB" in found["activations"]
+    assert found["compiled"].endswith("2.00 times as fast")
+
+
+def test_the_page_of_a_profile_has_its_plots_and_numbers() -> None:
+    compiled = replace(COSTS, is_compiled=True, operations=COSTS.operations[:2], layers=())
+    runs = [profiled(), replace(profiled(), is_compiled=True, costs=compiled)]
+    assert sections(profile_page("resnet_nano", runs, "now")) == [
+        "Result",
+        "Most costly operations",
+        "Roofline",
+        "Memory of activations by layer",
+        "With compiled blocks",
+        "How it was measured",
+    ]
+    found = profile_record(runs[0])
+    assert found.keys() == {
+        *("compiled", "step_s", "samples_per_s", "phases_s", "peak_bytes", "activation_bytes"),
+        *("step", "device", "torch", "threads", "first_step", "steps", "is_compiled", "peaks"),
+        *("operations", "layers"),
+    }
+    assert [one["bound"] for one in found["operations"]] == ["compute", "memory", "memory", None]
+    assert found["operations"][0].keys() == {
+        *("name", "calls", "cpu_s", "device_s", "kernel", "flops", "bytes", "bound"),
+        "share_of_peak",
+    }
+    assert found["step"].keys() == {"intensity", "reached", "limit", "is_compute_bound", "bound"}
+    json.dumps(found)
+
+
+def trained(name: str = "fp16") -> PrecisionRun:
+    events: list[Event] = [
+        step(n, step_s=0.3 if n <= 2 else 0.1, accuracy=n / 10, skipped_steps=1.0, validation_s=0.0)
+        for n in range(1, 7)
+    ]
+    events += [
+        event_of(0.0, "validated", {"step": n, "val_accuracy": n / 8, "val_loss": 1.0})
+        for n in (2, 4, 6)
+    ]
+    return precision_run(name, events, 2, 32)
+
+
+def test_a_precision_is_measured_by_epochs() -> None:
+    run = trained()
+    assert [epoch.seconds for epoch in run.epochs] == pytest.approx([0.6, 0.2, 0.2])
+    assert [epoch.accuracy for epoch in run.epochs] == [0.25, 0.5, 0.75]
+    assert [run.first_epoch_factor, run.skipped_steps] == pytest.approx([3.0, 1])
+    assert [run.step_s, run.samples_per_s] == pytest.approx([0.1, 320.0])
+    text = precision_run("bf16", [step(1), step(2)], 2, 32)
+    assert (text.first_epoch_factor, text.epochs[0].accuracy, text.skipped_steps) == (None, None, 0)
+    with pytest.raises(ValueError, match="bf16: no step was recorded"):
+        precision_run("bf16", [], 2, 32)
+
+
+def test_the_page_of_precisions_has_its_plots_and_numbers() -> None:
+    batches = tuple(BatchTiming("fp16", n, s, None) for n, s in ((1, 0.1), (2, 0.1), (4, None)))
+    report = BatchSizeReport("cpu", "2.13.0", 2, batches, {"bf16": "the GPU has none"})
+    found = PrecisionFigures((trained(), trained("fp32")), {"bf16": "failed"}, report)
+    assert sections(precision_page("resnet_nano", found, "now")) == [
+        "Result",
+        "Loss and accuracy",
+        "Epochs",
+        "Size of the batch",
+    ]
+    said = dict(conclusions(found))
+    assert said["fp16"] == (
+        "320.0 samples/s; accuracy 75.0% after 3 epochs; the first epoch takes 3.00 times the "
+        "later ones; 1 skipped steps; best batch 2, the largest that "
+        "fits"
+    )
+    assert said["bf16"] == "could not be trained: failed"
+    numbers = precision_record(found)
+    assert numbers.keys() == {"runs", "failures", "batches"}
+    assert numbers["runs"][0]["best_batch"] == 2
+    assert numbers["runs"][0].keys() == {
+        *("precision", "epochs", "step_s", "samples_per_s", "peak_bytes", "is_gpu"),
+        *("skipped_steps", "losses", "first_epoch_factor", "best_batch"),
+    }
+    assert precision_record(PrecisionFigures((), {}, None))["batches"] is None
+
+
+def scaled(model: str, ranks: int, share: float, size: int) -> ScalingPoint:
+    events = [step(n, loss=4.0 / n) for n in range(1, 12)]
+    traced = [step(12, traced_step_s=0.1, communication_exposed_s=0.1 * share, loss=0.3)]
+    return point(model, WorldShape(1, ranks), 8 * ranks, [*events, *traced], 1, size)
+
+
+def test_scaling_says_why_communication_takes_over() -> None:
+    points = [scaled("small", n, 0.6 * (n > 1), 10_000) for n in (1, 2)]
+    points += [scaled("large", n, 0.6 * (n > 1), 1_000_000) for n in (1, 2)]
+    found = by_model(points)
+    small, large = (explain(model, found) for model in ("small", "large"))
+    assert small is not None
+    assert "on 2 ranks, a rank computes for 40 ms of a step and waits 60 ms for others" in small
+    assert "another model moves 100.0 times as many bytes per second" in small
+    assert large is not None
+    assert "for 1 MB of gradients (16.7 MB/s), which is the fastest" in large
+    assert explain("one", by_model([scaled("one", 1, 0.0, 1)])) is None
+    assert sections(scaling_page(found, "weak scaling", "now", None)) == [
+        *("Result", "Speed", "Efficiency", "Synchronisation", "Time to a loss", "Figures"),
+    ]
+    numbers = records(points)
+    assert numbers[0]["target_loss"] == pytest.approx(numbers[1]["target_loss"])
+    assert numbers[0]["target_s"] == pytest.approx(1.2)
+    assert records(points, target=0.001)[0]["target_s"] is None
+
+
+def test_a_model_of_images_gets_images_and_a_model_of_text_none(tmp_path: Path) -> None:
+    work = choose_workload([])
+    assert (work.images is not None, model_name(work)) == (True, "resnet_nano")
+    words = with_images(work, tmp_path, is_validated=True)
+    spec = compose_spec([*words, "train.validate_every=1"])
+    assert spec.entry == "hpckit.training.images:main"
+    assert spec.data.validation == str(tmp_path / "validation")
+    for name, number in (("images", TRAINED), ("validation", VALIDATED)):
+        assert len(open_dataset(tmp_path / name)) == number
+    text = choose_workload(["model=gpt_nano"])
+    assert (text.images, with_images(text, tmp_path, is_validated=True)) == (
+        None,
+        ["model=gpt_nano"],
+    )
+    own = choose_workload(["entry=mine:main"])
+    assert (own.images, model_name(own)) == (None, "mine:main")
+
+
+def test_a_page_ends_with_its_command_and_its_files_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = profile_page("m", [profiled()], "now")
+    write_page_files(CommandOutput(False), page, {"a": float("nan")}, tmp_path / "x" / "p.html")
+    assert json.loads((tmp_path / "x" / "p.json").read_text()) == {"a": "nan"}
+    assert "<h2>Command</h2>" in (tmp_path / "x" / "p.html").read_text()
+    *_, named, numbers = capsys.readouterr().out.splitlines()
+    assert (named.split(), numbers.split()) == (
+        ["page", str(tmp_path / "x" / "p.html")],
+        ["numbers", str(tmp_path / "x" / "p.json")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["profile", "--out", "p.pdf"], "--out: p.pdf must end in .html"),
+        (["profile", "model=resnet_non"], "resnet_non"),
+        (["precision", "--precisions", "fp64"], "'fp64' is not one of fp32, fp16, bf16"),
+        (["precision", "entry=mine:main"], "mine:main decides itself in which precision"),
+        (["precision", "--out", "p.json"], "--out: p.json must end in .html"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_runs(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    command, *rest = words
+    done = CliRunner().invoke(app, ["bench", command, f"root={tmp_path}/runs", *rest])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not (tmp_path / "runs").exists()
