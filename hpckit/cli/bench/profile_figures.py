@@ -26,6 +26,8 @@ START = 9
 MOST_COSTLY = 3
 FAR_BELOW = 0.1
 """Share of its limit below which an operation is slowed by something else than this limit."""
+NOISE = 0.1
+"""Share by which an operation may exceed the measured peak."""
 _PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 
 
@@ -112,6 +114,8 @@ def conclusions(runs: Sequence[ProfiledRun]) -> list[tuple[str, str]]:
                 f"{one.kernel}" + (f"; bound by {bound}" if bound else ""),
             )
         )
+    if (why := doubt(costs)) is not None:
+        found.append(("doubt", why))
     shares = [share_of_limit(one, costs.peaks) for one in costs.operations[:MOST_COSTLY]]
     if low := [share for share in shares if share is not None and share < FAR_BELOW]:
         found.append(
@@ -142,6 +146,20 @@ def conclusions(runs: Sequence[ProfiledRun]) -> list[tuple[str, str]]:
         )
     found += [("compiled", _compared(first, other)) for other in runs[1:]]
     return found
+
+
+def doubt(costs: StepCosts) -> str | None:
+    """Return why the roofline cannot be trusted, or None. No operation computes faster than the
+    device can, so the peak was measured too low if one seems to."""
+    rates = {one.name: (one.flops or 0.0) / one.seconds for one in costs.operations if one.seconds}
+    fastest = max(rates, key=lambda name: rates[name], default=None)
+    if fastest is None or rates[fastest] <= (1 + NOISE) * costs.peaks.flops_per_s:
+        return None
+    return (
+        f"{fastest} reaches {decimal(rates[fastest], 'FLOP/s')}, more than the "
+        f"{decimal(costs.peaks.flops_per_s, 'FLOP/s')} that were measured as the peak, so other "
+        "work slowed the measurement; free the machine of it and repeat"
+    )
 
 
 def _times(one: OperationCost) -> str:

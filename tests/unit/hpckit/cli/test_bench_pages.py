@@ -110,6 +110,13 @@ def test_a_profile_says_what_bounds_the_most_costly_operations() -> None:
     assert found["compiled"].endswith("2.00 times as fast")
 
 
+def test_a_peak_that_an_operation_exceeds_is_doubted() -> None:
+    assert "doubt" not in dict(profile_conclusions([profiled()]))
+    slow = replace(COSTS, peaks=replace(COSTS.peaks, flops_per_s=4e10))
+    found = dict(profile_conclusions([replace(profiled(), costs=slow)]))
+    assert found["doubt"].startswith("aten::mm reaches 50 GFLOP/s, more than the 40 GFLOP/s")
+
+
 def test_the_page_of_a_profile_has_its_plots_and_numbers() -> None:
     compiled = replace(COSTS, is_compiled=True, operations=COSTS.operations[:2], layers=())
     runs = [profiled(), replace(profiled(), is_compiled=True, costs=compiled)]
