@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -11,12 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from checkpointing.format.item_table import TensorSpec
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.inspection.checkpoint_diff import (
     CheckpointComparison,
-    Kind,
-    TensorChange,
     TensorDiff,
     ValueDiff,
     compare,
@@ -24,21 +20,17 @@ from checkpointing.store.inspection.checkpoint_diff import (
 )
 from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
 from hpckit.cli.ckpt.read_lease import read_lease
-from hpckit.cli.ckpt.show import short
 from hpckit.cli.ckpt.store_location import opened
-from hpckit.cli.common.command_output import CommandOutput, clean, count, number, size, table
+from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
 from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
-
-WORDS: dict[Kind, str] = {
-    "same": "unchanged",
-    "changed": "changed",
-    "only_a": "only in A",
-    "only_b": "only in B",
-    "other_shape": "other shape",
-    "other_dtype": "other dtype",
-    "damaged": "damaged",
-}
+from hpckit.report.checkpoints.tensor_changes import (
+    change_cells,
+    count_kinds,
+    describe_kind,
+    interest,
+    short,
+)
 
 
 @guarded
@@ -95,10 +87,8 @@ def _print_sides(out: CommandOutput, chosen: Sequence[SelectedCheckpoint]) -> No
 
 
 def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int | None) -> None:
-    kinds = Counter(tensor.kind for tensor in tensors)
-    counts = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in WORDS.items() if kinds[kind])
     out.line()
-    out.line(f"{count(len(tensors), 'tensor')}{': ' if counts else ''}{counts}")
+    out.line(count_kinds(tensors))
     shown = [t for t in tensors if t.kind != "same" or most is None]
     shown.sort(key=interest)
     if not shown:
@@ -107,7 +97,7 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
     rows = table("tensor", "", "size", *numbers, right=("size", *numbers), folded=("tensor", ""))
     for diff in shown[:most]:
         spec = diff.b or diff.a
-        cells = _numbers(diff.change) if diff.change else ("", "", "", "")
+        cells = change_cells(diff.change) if diff.change else ("", "", "", "")
         rows.add_row(clean(diff.name), _word(diff), size(spec.bytes) if spec else "", *cells)
     out.table(rows)
     if most is not None and len(shown) > most:
@@ -122,46 +112,9 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
             )
 
 
-def interest(diff: TensorDiff) -> tuple[int, float, str]:
-    """Return a sort key for the order of the output: damaged tensors, tensors that cannot be
-    compared, then the largest changes."""
-    order: tuple[Kind, ...] = ("damaged", "only_a", "only_b", "other_dtype", "other_shape")
-    rank = order.index(diff.kind) if diff.kind in order else len(order)
-    if diff.kind == "same":
-        rank += 1
-    l2 = diff.change.relative_l2 if diff.change else None
-    return rank, -(l2 if l2 is not None else 0.0), diff.name
-
-
 def _word(diff: TensorDiff) -> Text:
-    word = WORDS[diff.kind]
-    if diff.kind == "other_shape" and diff.a and diff.b:
-        word = f"{_shape(diff.a)} -> {_shape(diff.b)}"
-    if diff.kind == "other_dtype" and diff.a and diff.b:
-        word = f"{diff.a.dtype} -> {diff.b.dtype}"
-    color = {"same": "dim", "changed": "", "damaged": "red"}.get(diff.kind, "yellow")
-    return Text(word, color)
-
-
-def _shape(spec: TensorSpec) -> str:
-    return "x".join(map(str, spec.shape)) or "scalar"
-
-
-def _numbers(change: TensorChange) -> tuple[str, str, str, str]:
-    return (
-        percent(change.chunks_changed, change.chunks),
-        percent(change.elements_changed, change.elements),
-        "" if change.max_abs is None else number(change.max_abs),
-        "" if change.relative_l2 is None else number(change.relative_l2),
-    )
-
-
-def percent(part: int, whole: int) -> str:
-    """Format a share so that it shows 0 % or 100 % only if it is exactly that."""
-    if part in (0, whole):
-        return "100%" if part else "0%"
-    share = 100 * part / whole
-    return "<0.01%" if share < 0.01 else ">99.99%" if share > 99.99 else f"{share:.4g}%"
+    colour = {"same": "dim", "changed": "", "damaged": "red"}.get(diff.kind, "yellow")
+    return Text(clean(describe_kind(diff)), colour)
 
 
 def _print_values(out: CommandOutput, values: Sequence[ValueDiff], most: int | None) -> None:

@@ -10,18 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from checkpointing.retention import Best, KeepPolicy, Only, parse_keep
+from checkpointing.retention import KeepPolicy, parse_keep
 from checkpointing.store.deletion import deletion_marks
-from checkpointing.store.deletion.checkpoint_prune import PruneChoice, PruneResult, choose, prune
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, PruneResult, prune
 from checkpointing.store.deletion.pack_sweep import GRACE_S, SweepResult, sweep
-from checkpointing.store.inspection.integrity_check import verify
+from checkpointing.store.deletion.prune_preview import sound_choices
+from checkpointing.store.inspection.integrity_check import IntegrityProblem
 from checkpointing.store.sessions import session_leases
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.prune_plan import make_plan
+from hpckit.cli.ckpt.prune_plan import make_plan, plan_record, print_plan
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import CommandOutput, count, listing, size
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, YesOption
+from hpckit.report.checkpoints.prune_summary import unknown_names
 
 SLACK_S = 0.5  # additional wait after the grace period, as clocks are coarse
 
@@ -74,9 +76,9 @@ def prune_run(
             )
         if dry_run or (out.is_asking() and not yes):
             plan = make_plan(at.store, choices, out)
-            plan.print(out)
+            print_plan(plan, out)
             if dry_run:
-                body = {"store": at.store.url, "run": name, **plan.plain()}
+                body = {"store": at.store.url, "run": name, **plan_record(plan)}
                 out.document({**body, "damaged": damaged})
                 return DAMAGED if plan.problems or damaged else 0
             if not typer.confirm("Remove this?", err=True):
@@ -95,25 +97,12 @@ def prune_run(
 def _sound_choices(
     store: Store, run: str, policies: Sequence[KeepPolicy], out: CommandOutput
 ) -> tuple[list[PruneChoice], dict[str, str]]:
-    """Return the choices for undamaged checkpoints, and the damaged ones, which are neither counted
-    nor removed: otherwise the last good one might be removed because a damaged one is newer. Only
-    checkpoints that stay are checked."""
-    damaged: dict[str, str] = {}
-    sound: set[str] = set()
-    while True:
-        choices = choose(store, run, policies, frozenset(damaged))
-        unseen = [c for c in choices if not c.decision.goes and c.id not in sound]
-        if not unseen:
-            return choices, damaged
-        for choice in unseen:
-            if problems := verify(store, choice.found, "quick"):
-                damaged[choice.id] = str(problems[0])
-                out.note(
-                    f"damaged, and therefore neither counted nor removed: {choice.id}, "
-                    f"{problems[0]}"
-                )
-            else:
-                sound.add(choice.id)
+    """Return what `sound_choices` returns, and say which checkpoints are damaged."""
+
+    def on_damaged(choice: PruneChoice, problem: IntegrityProblem) -> None:
+        out.note(f"damaged, and therefore neither counted nor removed: {choice.id}, {problem}")
+
+    return sound_choices(store, run, policies, on_damaged)
 
 
 def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
@@ -126,23 +115,6 @@ def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
         return [parse_keep(text) for text in texts]
     except ValueError as error:
         raise CommandUsageError(f"{error}; nothing was removed") from None
-
-
-def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]) -> str | None:
-    """Return a metric or item of the policies that no checkpoint has: with a typo, a policy would
-    keep nothing."""
-    documents = [choice.found.document for choice in choices]
-    metrics = sorted({name for choice in choices for name in choice.metrics})
-    items = sorted({name for d in documents for name in d.items})
-    for policy in policies:
-        inner = policy.policy if isinstance(policy, Only) else policy
-        if isinstance(inner, Best) and inner.metric not in metrics:
-            there = listing(metrics) or "none at all"
-            return f"no checkpoint has a metric {inner.metric!r} (there is {there})"
-        for item in policy.items if isinstance(policy, Only) else ():
-            if item not in items:
-                return f"no checkpoint has an item {item!r} (there is {listing(items)})"
-    return None
 
 
 def _wait(store: Store, swept: SweepResult, grace_s: float, out: CommandOutput) -> SweepResult:

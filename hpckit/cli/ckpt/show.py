@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,10 +31,10 @@ from hpckit.cli.common.command_output import (
 )
 from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
+from hpckit.report.checkpoints.tensor_changes import short
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
 _MOST_DIFFERENCES = 10
-VALUE_WIDTH = 60  # characters of a value in a table
 
 
 @dataclass(frozen=True)
@@ -213,12 +212,6 @@ def _print_values(out: CommandOutput, values: dict[str, Json], most: int) -> Non
     out.table(rows)
     if len(values) > most:
         out.line(f"and {count(len(values) - most, 'more value')}: --all shows them too")
-
-
-def short(value: Json) -> str:
-    """Format a value on one line, shortened if it is long."""
-    text = clean(json_format.dumps(value))
-    return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
 
 
 def _plain(
