@@ -18,6 +18,7 @@ from hpckit.cli.launch import SETTINGS, UnparsedCommand, launch
 from hpckit.cli.logs import logs
 from hpckit.cli.report import report
 from hpckit.cli.resume import resume
+from hpckit.cli.serve import serve
 from hpckit.cli.status import status
 from hpckit.cli.top import top
 from hpckit.cli.why import why
@@ -72,3 +73,4 @@ app.command("resume")(resume)
 app.command("fork")(fork)
 app.command("report")(report)
 app.command("cost")(cost)
+app.command("serve")(serve)

@@ -24,6 +24,7 @@ from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
 from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
 from hpckit.system.atomic_files import read_json
+from hpckit.system.os_errors import describe
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:
     except SpecError as error:
         return None, error.violations[0]
     except OSError as error:
-        return None, str(error)
+        return None, describe(error)
 
 
 def missing_successor_reason(

@@ -42,7 +42,7 @@ def has_access(
     scheme, _, bearer = (authorization or "").partition(" ")
     given = [parameter, cookies.get(cookie_name(token))]
     given += [bearer.strip()] if scheme.lower() == "bearer" else []
-    return any([is_token(one, token) for one in given])
+    return any(is_token(one, token) for one in given)
 
 
 def address_without_token(path: str, parameters: Iterable[tuple[str, str]]) -> str:

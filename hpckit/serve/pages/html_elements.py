@@ -24,12 +24,12 @@ def as_html(content: Content) -> Html:
     return content if isinstance(content, Html) else Html(escaped(content))
 
 
-def tag(name: str, *contents: Content, **attributes: str | bool | None) -> Html:
+def tag(name: str, /, *contents: Content, **attributes: str | bool | None) -> Html:
     """Return an element.
 
     Args:
-        attributes: `_` stands for `-`, and one at the end is left out, as in `class_`. True: without
-            a value; None and False: left out.
+        attributes: `_` stands for `-`, and one at the end is left out, as in `class_`. True:
+            without a value; None and False: left out.
     """
     made = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
@@ -87,11 +87,11 @@ def table(head: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: froze
         tag(
             "tr",
             *(
-                tag("td", cell, class_=kind, data_name=name if cell else None)
+                tag("td", tag("div", cell) if cell else None, class_=kind, data_name=cell and name)
                 for name, kind, cell in zip(head, kinds, row, strict=True)
             ),
         )
         for row in rows
     ]
     whole = tag("table", tag("thead", tag("tr", *headings)), tag("tbody", *body))
-    return tag("div", whole, class_="wide cards")
+    return tag("div", whole, class_="wide rows")

@@ -1,0 +1,117 @@
+"""What several pages say of a run: its state, its last cause, its speed, its small curve. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hpckit.config.batch_size import present_steps
+from hpckit.report.overview import Overview
+from hpckit.report.page.series_downsampling import Point
+from hpckit.report.run_state import RunState
+from hpckit.report.why import Explanation
+from hpckit.serve.pages.html_elements import Html, tag
+from hpckit.serve.run_reader import ReadRun
+from hpckit.text.quantities import ago, rate, span
+
+_MOODS = {
+    **dict.fromkeys(("running", "done"), "good"),
+    "starting": "busy",
+    **dict.fromkeys(("queued", "waiting", "stopped", "unknown"), "idle"),
+}
+_CAUSES = ("waits", "error", "why", "verdict", "before", "so far", "degraded")
+"""The facts of an explanation that say what happened last, the first one that there is."""
+_WIDE, _HIGH, _EDGE = 100.0, 30.0, 2.0
+_USUAL, _MANY = 0.95, 20
+"""Share of the values up to which heights differ, if there are so many."""
+
+
+def mood_of(read: ReadRun) -> str:
+    """Return how good the state of a run is: `good`, `busy`, `idle` or `bad`."""
+    return "bad" if read.overview is None else _MOODS.get(read.overview.word, "bad")
+
+
+def state_badge(read: ReadRun) -> Html:
+    """Return the state in one word, with its colour."""
+    word = "unreadable" if read.overview is None else read.overview.word
+    return tag("span", word, class_=f"state {mood_of(read)}")
+
+
+def last_cause(explanation: Explanation) -> str:
+    """Return what happened to a run last, or what it waits for; empty: nothing has."""
+    by_name = {fact.name: fact.text for fact in reversed(explanation.facts)}
+    return next((by_name[name] for name in _CAUSES if name in by_name), "")
+
+
+def remaining_s(it: Overview) -> float | None:
+    """Return the seconds that the steps to go take at the present speed; None: not known, or the
+    run does not train."""
+    p = it.progress
+    if it.state is not RunState.RUNNING or not p.step_s or not p.steps:
+        return None
+    left = present_steps(it.spec, p.step, p.steps) if it.spec else p.steps - p.step
+    return max(0.0, left * p.step_s)
+
+
+def step_words(it: Overview) -> str:
+    """Return the step, of how many."""
+    p = it.progress
+    if p.begun is None and not p.step:
+        return ""
+    return f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"
+
+
+def speed_words(it: Overview) -> str:
+    """Return steps and tokens per time, if the run trains now."""
+    p = it.progress
+    if it.state is not RunState.RUNNING or not p.step_s:
+        return ""
+    tokens = f"{p.tokens_per_s:,.0f} tokens/s" if p.tokens_per_s else ""
+    return ", ".join(filter(None, (f"{rate(p.step_s)}", tokens)))
+
+
+def remaining_words(it: Overview) -> str:
+    left_s = remaining_s(it)
+    return "" if left_s is None else span(left_s)
+
+
+def saved_words(it: Overview, now: float) -> str:
+    """Return the newest checkpoint and its age."""
+    p = it.progress
+    return f"step {p.saved_step:,}, {ago(p.saved_time, now)}" if p.saved_step else ""
+
+
+def small_picture(points: Sequence[Point], title: str, kind: str = "") -> Html:
+    """Return a curve without axes; dots are at steps whose value is not finite. Of many values the
+    highest ones have the same height, so that a spike does not flatten the others."""
+    known = [value for _, value in points if value is not None and math.isfinite(value)]
+    if len(points) < 2 or not known:
+        return Html("")
+    first, last = points[0][0], points[-1][0]
+    usual = _USUAL if len(known) >= _MANY else 1.0
+    low, high = min(known), sorted(known)[int(usual * (len(known) - 1))]
+
+    def x(step: int) -> float:
+        return _EDGE + (_WIDE - 2 * _EDGE) * (step - first) / max(1, last - first)
+
+    def y(value: float) -> float:
+        share = (min(value, high) - low) / (high - low) if high > low else 0.5
+        return _HIGH - _EDGE - (_HIGH - 2 * _EDGE) * share
+
+    parts, line = [], []
+    for step, value in [*points, (last, None)]:
+        if value is not None:
+            line.append(f"{x(step):.1f},{y(value):.1f}")
+        else:
+            parts += [tag("polyline", points=" ".join(line))] if line else []
+            line = []
+    parts += [tag("circle", cx=f"{x(s):.1f}", cy="3", r="2") for s, v in points if v is None]
+    return tag(
+        "svg",
+        *parts,
+        class_=f"spark {kind}".strip(),
+        role="img",
+        aria_label=title,
+        viewBox=f"0 0 {_WIDE:g} {_HIGH:g}",
+        preserveAspectRatio="none",
+    )

@@ -1,0 +1,242 @@
+"""Reads runs for the pages, as rarely as it can: a run whose files have not changed is not read
+again, and one that changes all the time takes a bounded share of a processor."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpointing import CheckpointError
+from hpckit.events.event_validation import read_valid_events
+from hpckit.events.schema import Event, StepLogged
+from hpckit.report.cost.users import owner_of
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.page.content_reader import BudgetOf, read_content
+from hpckit.report.page.page_file import render
+from hpckit.report.page.series_downsampling import Point, downsample
+from hpckit.report.run_state import RunState
+from hpckit.report.why import Explanation, answer
+from hpckit.rundir.directory import RunDir
+from hpckit.serve.run_catalog import ServedRun
+from hpckit.slurm.squeue import SlurmJob
+from hpckit.system.os_errors import describe
+from hpckit.text.quantities import count
+
+log = logging.getLogger(__name__)
+
+QUEUE_S = 10.0
+"""Seconds for which one answer of Slurm serves all runs and all readers."""
+SHARE = 10
+"""A run is read again after at least so many times the time that the last reading took."""
+REPORT_S = 60.0
+"""Seconds for which the report of a run that is not over is shown again."""
+_COLUMNS = 16
+"""Parts of a small curve, of up to four points each."""
+_MOST_REPORTS = 32
+_SETTLED = (RunState.ENDED, RunState.FAILED, RunState.DEAD)
+_STAMPED = ("events.jsonl", "verdict.json", "fork.json", "lock", "alerts.json")
+_STAMPED_FOLDERS = ("submissions", "submitit", "evaluations", "logs", "checkpoints/runs")
+
+Stamp = tuple[object, ...]
+READ_ERRORS = (
+    *(OSError, CheckpointError, ValueError, TypeError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError),
+)
+"""What records of another release, or damaged ones, may raise: one run must not take away the pages
+of the others."""
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What was read of a run."""
+
+    served: ServedRun
+    overview: Overview | None
+    """None: it could not be read."""
+    explanation: Explanation | None
+    loss: tuple[Point, ...]
+    """A few losses of steps that count; None: not finite."""
+    problem: str | None
+    """Why it could not be read, or which of its records could not be."""
+    time: float
+    """When it was read, in seconds since the epoch."""
+
+    @property
+    def name(self) -> str:
+        return self.served.run.name
+
+    @property
+    def key(self) -> str:
+        return self.served.key
+
+
+@dataclass
+class _Kept:
+    """The last reading of a run, and the lock of those that read it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stamp: Stamp | None = None
+    read: ReadRun | None = None
+    at_s: float = 0.0
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _KeptReport:
+    page: str
+    stamp: Stamp
+    at_s: float
+    is_final: bool
+
+
+class RunReader:
+    """Reads runs, for several threads at a time."""
+
+    def __init__(self, budget_of: BudgetOf, every_s: float) -> None:
+        """
+        Args:
+            budget_of: returns how much of its retry budget a run has used, from its events.
+            every_s: least seconds between two readings of a run.
+        """
+        self._budget_of, self._every_s = budget_of, every_s
+        self._lock = threading.Lock()
+        self._kept: dict[Path, _Kept] = {}
+        self._reports: OrderedDict[Path, _KeptReport] = OrderedDict()
+        self._queue, self._queue_s = Queue(), -QUEUE_S
+
+    def read(self, served: ServedRun) -> ReadRun:
+        """Return the state of a run, read now or a little earlier."""
+        kept = self._kept_of(served)
+        with kept.lock:
+            stamp = stamp_of(served.run)
+            if kept.read is None or self._is_due(kept, stamp):
+                began_s = time.monotonic()
+                kept.read = self._read(served)
+                kept.stamp, kept.at_s = stamp, time.monotonic()
+                kept.took_s = kept.at_s - began_s
+            return kept.read
+
+    def report(self, served: ServedRun) -> str:
+        """Return the page that `hpckit report` writes, as HTML.
+
+        Raises:
+            OSError, CheckpointError: it cannot be read.
+        """
+        kept = self._kept_of(served)
+        with kept.lock:
+            stamp, now_s = stamp_of(served.run), time.monotonic()
+            known = self._reports.get(served.run.path)
+            if known is not None:
+                is_fresh = now_s - known.at_s < REPORT_S
+                if is_fresh if not known.is_final else known.stamp == stamp:
+                    return known.page
+            content = read_content(served.run, self.queue(), self._budget_of)
+            page, is_final = render([content], "html"), content.overview.state in _SETTLED
+            with self._lock:
+                self._reports[served.run.path] = _KeptReport(page, stamp, now_s, is_final)
+                self._reports.move_to_end(served.run.path)
+                while len(self._reports) > _MOST_REPORTS:
+                    self._reports.popitem(last=False)
+            return page
+
+    def queue(self) -> Queue:
+        """Return Slurm's queue, which is asked when a run of Slurm's is first read."""
+        with self._lock:
+            if time.monotonic() - self._queue_s > QUEUE_S:
+                self._queue, self._queue_s = _SharedQueue(), time.monotonic()
+            return self._queue
+
+    def _kept_of(self, served: ServedRun) -> _Kept:
+        with self._lock:
+            return self._kept.setdefault(served.run.path, _Kept())
+
+    def _is_due(self, kept: _Kept, stamp: Stamp) -> bool:
+        assert kept.read is not None
+        is_settled = kept.read.overview is not None and kept.read.overview.state in _SETTLED
+        if is_settled and kept.stamp == stamp:
+            return False
+        return time.monotonic() - kept.at_s >= max(self._every_s, SHARE * kept.took_s)
+
+    def _read(self, served: ServedRun) -> ReadRun:
+        now = time.time()
+        if served.problem is not None:
+            return ReadRun(served, None, None, (), served.problem, now)
+        try:
+            told = read_valid_events(served.run)
+            overview = look(served.run, self.queue(), told.events)
+            explanation = answer(overview, self._budget_of(overview, told.events), now)
+        except READ_ERRORS as error:
+            return ReadRun(served, None, None, (), describe_problem(error, served.run), now)
+        found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
+        problem = "; ".join(filter(None, found)) or None
+        return ReadRun(served, overview, explanation, small_curve(told.events), problem, now)
+
+
+class _SharedQueue(Queue):
+    """A queue that several threads ask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def jobs(self) -> list[SlurmJob] | None:
+        with self._lock:
+            return super().jobs()
+
+
+def describe_problem(error: Exception, run: RunDir) -> str:
+    """Return one line about an error of reading a run, and log one that nobody expects."""
+    if isinstance(error, OSError):
+        return f"it cannot be read: {describe(error, run.path)}"
+    if isinstance(error, CheckpointError):
+        return f"its checkpoints cannot be read: {error}"
+    log.error("%s cannot be read", run.path, exc_info=error)
+    return f"it cannot be read: {type(error).__name__}: {error}"
+
+
+def small_curve(events: Sequence[Event]) -> tuple[Point, ...]:
+    """Return a few of the losses of the steps that count, by step. Pure."""
+    losses: dict[int, float] = {}
+    for event in events:
+        if isinstance(event, StepLogged) and event.loss is not None:
+            losses[event.step] = float(event.loss)
+    points = sorted(losses.items())
+    return downsample(points, _COLUMNS)
+
+
+def stamp_of(run: RunDir) -> Stamp:
+    """Return what changes when the records of a run do: times and sizes of its files."""
+    places = [run.path / name for name in (*_STAMPED, *_STAMPED_FOLDERS)]
+    return tuple(map(_stamp, [*places, *_evaluations(run)]))
+
+
+def _evaluations(run: RunDir) -> list[Path]:
+    try:
+        return sorted(run.evaluations.iterdir())
+    except OSError:
+        return []
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _damage(lines: int) -> str | None:
+    return f"left out of events.jsonl: {count(lines, 'damaged line')}" if lines else None
+
+
+def _foreign(it: Overview) -> str | None:
+    """Return why the state of another user's run may be wrong: the queue has this user's jobs."""
+    if not it.is_slurm or it.state is not RunState.DEAD or it.run.path.stat().st_uid == os.getuid():
+        return None
+    return f"it belongs to {owner_of(it.run)}, of whose waiting jobs Slurm's answer says nothing"
