@@ -87,7 +87,7 @@ def table(head: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: froze
         tag(
             "tr",
             *(
-                tag("td", tag("div", cell) if cell else None, class_=kind, data_name=cell and name)
+                tag("td", tag("div", cell) if cell else None, class_=kind, data_name=name if cell else None)
                 for name, kind, cell in zip(head, kinds, row, strict=True)
             ),
         )
