@@ -117,7 +117,7 @@ def read_owner(path: Path) -> LockOwner | None:
 def holder(path: Path) -> LockOwner | None:
     """Returns the process that holds the lock at `path` now, or None."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # others may only read it
     except FileNotFoundError:
         return None
     try:

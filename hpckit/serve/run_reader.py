@@ -34,8 +34,9 @@ QUEUE_S = 10.0
 """Seconds for which one answer of Slurm serves all runs and all readers."""
 SHARE = 10
 """A run is read again after at least so many times the time that the last reading took."""
-REPORT_S = 60.0
-"""Seconds for which the report of a run that is not over is shown again."""
+REPORT_S, FINAL_REPORT_S = 60.0, 600.0
+"""Seconds for which a report is shown again, of a run that is not over and of one that is and whose
+files are unchanged: it also tells of the run's forks and its store."""
 _COLUMNS = 16
 """Parts of a small curve, of up to four points each."""
 _MOST_REPORTS = 32
@@ -89,10 +90,17 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _KeptReport:
+    """A report that was made, with what it was made from and when."""
+
     page: str
     stamp: Stamp
     at_s: float
     is_final: bool
+
+    def is_fresh(self, stamp: Stamp, now_s: float) -> bool:
+        if not self.is_final:
+            return now_s - self.at_s < REPORT_S
+        return self.stamp == stamp and now_s - self.at_s < FINAL_REPORT_S
 
 
 class RunReader:
@@ -132,10 +140,8 @@ class RunReader:
         with kept.lock:
             stamp, now_s = stamp_of(served.run), time.monotonic()
             known = self._reports.get(served.run.path)
-            if known is not None:
-                is_fresh = now_s - known.at_s < REPORT_S
-                if is_fresh if not known.is_final else known.stamp == stamp:
-                    return known.page
+            if known is not None and known.is_fresh(stamp, now_s):
+                return known.page
             content = read_content(served.run, self.queue(), self._budget_of)
             page, is_final = render([content], "html"), content.overview.state in _SETTLED
             with self._lock:

@@ -208,9 +208,9 @@ def runs_document(runs: Sequence[ReadRun]) -> str:
     """Return the runs as `hpckit status --json` has them, each with its key and problem. Pure."""
     records = [
         {
+            **({"run": read.name} if read.overview is None else read.overview.record()),
             "key": read.key,
             "problem": read.problem,
-            **({"run": read.name} if read.overview is None else read.overview.record()),
         }
         for read in runs
     ]

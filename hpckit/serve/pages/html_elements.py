@@ -83,15 +83,12 @@ def table(head: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: froze
     """
     kinds = [None if name in numbers else "word" for name in head]
     headings = [tag("th", name, class_=kind) for name, kind in zip(head, kinds, strict=True)]
-    body = [
-        tag(
-            "tr",
-            *(
-                tag("td", tag("div", cell) if cell else None, class_=kind, data_name=name if cell else None)
-                for name, kind, cell in zip(head, kinds, row, strict=True)
-            ),
-        )
-        for row in rows
-    ]
+    body = [tag("tr", *(_cell(*one) for one in zip(head, kinds, row, strict=True))) for row in rows]
     whole = tag("table", tag("thead", tag("tr", *headings)), tag("tbody", *body))
     return tag("div", whole, class_="wide rows")
+
+
+def _cell(name: str, kind: str | None, content: Content) -> Html:
+    if not content:
+        return tag("td", class_=kind)
+    return tag("td", tag("div", content), class_=kind, data_name=name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from hpckit.report.last_cause import last_cause
 from hpckit.serve.pages.html_elements import Content, Html, alert, joined, link, note, table, tag
 from hpckit.serve.pages.page_shell import PageFrame, page
 from hpckit.serve.pages.run_words import (
-    last_cause,
     remaining_words,
     saved_words,
     small_picture,
@@ -75,7 +75,7 @@ def _row(frame: PageFrame, read: ReadRun, now: float) -> tuple[Content, ...]:
         _loss(read),
         f"{p.ettr:.0%}" if p.ettr is not None else "",
         saved_words(it, now),
-        _cause(last_cause(read.explanation) if read.explanation else None, read.problem),
+        _cause(last_cause(it, now), read.problem),
     )
 
 

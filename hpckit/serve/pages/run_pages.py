@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpckit.agent.exit_report import WorkerError
+from hpckit.report.last_cause import last_cause
 from hpckit.report.terminal.status_table import page_of
 from hpckit.serve.pages.html_elements import (
     Html,
@@ -18,7 +19,6 @@ from hpckit.serve.pages.html_elements import (
 )
 from hpckit.serve.pages.page_shell import PageFrame, breadcrumbs, page
 from hpckit.serve.pages.run_words import (
-    last_cause,
     remaining_words,
     saved_words,
     small_picture,
@@ -64,7 +64,7 @@ def run_page(frame: PageFrame, read: ReadRun, now: float) -> str:
         ("ETTR", "" if p.ettr is None else f"{p.ettr:.0%}"),
         ("newest checkpoint", saved_words(it, now)),
     ]
-    cause = last_cause(read.explanation) if read.explanation else ""
+    cause = last_cause(it, now)
     status = [(name, str(text)) for name, text in page_of(it, now) if name not in _REPEATED]
     main = joined(
         ways,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpckit.config.batch_size import present_steps
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point
+from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
-from hpckit.report.why import Explanation
 from hpckit.serve.pages.html_elements import Html, tag
 from hpckit.serve.run_reader import ReadRun
 from hpckit.text.quantities import ago, rate, span
@@ -19,8 +18,6 @@ _MOODS = {
     "starting": "busy",
     **dict.fromkeys(("queued", "waiting", "stopped", "unknown"), "idle"),
 }
-_CAUSES = ("waits", "error", "why", "verdict", "before", "so far", "degraded")
-"""The facts of an explanation that say what happened last, the first one that there is."""
 _WIDE, _HIGH, _EDGE = 100.0, 30.0, 2.0
 _USUAL, _MANY = 0.95, 20
 """Share of the values up to which heights differ, if there are so many."""
@@ -37,22 +34,6 @@ def state_badge(read: ReadRun) -> Html:
     return tag("span", word, class_=f"state {mood_of(read)}")
 
 
-def last_cause(explanation: Explanation) -> str:
-    """Return what happened to a run last, or what it waits for; empty: nothing has."""
-    by_name = {fact.name: fact.text for fact in reversed(explanation.facts)}
-    return next((by_name[name] for name in _CAUSES if name in by_name), "")
-
-
-def remaining_s(it: Overview) -> float | None:
-    """Return the seconds that the steps to go take at the present speed; None: not known, or the
-    run does not train."""
-    p = it.progress
-    if it.state is not RunState.RUNNING or not p.step_s or not p.steps:
-        return None
-    left = present_steps(it.spec, p.step, p.steps) if it.spec else p.steps - p.step
-    return max(0.0, left * p.step_s)
-
-
 def step_words(it: Overview) -> str:
     """Return the step, of how many."""
     p = it.progress
@@ -62,15 +43,18 @@ def step_words(it: Overview) -> str:
 
 
 def speed_words(it: Overview) -> str:
-    """Return steps and tokens per time, if the run trains now."""
+    """Return steps, and tokens or samples, per time, if the run trains now."""
     p = it.progress
     if it.state is not RunState.RUNNING or not p.step_s:
         return ""
-    tokens = f"{p.tokens_per_s:,.0f} tokens/s" if p.tokens_per_s else ""
-    return ", ".join(filter(None, (f"{rate(p.step_s)}", tokens)))
+    steps = rate(p.step_s)
+    if p.tokens_per_s:
+        return f"{steps}, {p.tokens_per_s:,.0f} tokens/s"
+    return f"{steps}, {p.samples_per_s:,.4g} samples/s" if p.samples_per_s else steps
 
 
 def remaining_words(it: Overview) -> str:
+    """Return how long the run still trains; empty: not known, or it does not train."""
     left_s = remaining_s(it)
     return "" if left_s is None else span(left_s)
 

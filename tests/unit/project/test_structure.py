@@ -77,11 +77,12 @@ MAY_IMPORT = {
     },
     "hpckit.init": {*RECORDS, "hpckit.doctor", "hpckit.submit"},
     "hpckit.examples": {*RECORDS, "hpckit.report", "hpckit.submit"},
+    "hpckit.serve": {*RECORDS, "hpckit.report", "hpckit.agent", "hpckit.suspects", "checkpointing"},
     "hpckit.cli": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
         *("hpckit.alerts", "hpckit.suspects", "hpckit.distribution", "hpckit.earlier_names"),
-        *("hpckit", "hpckit.evaluation", *LIBRARIES),
+        *("hpckit", "hpckit.evaluation", "hpckit.serve", *LIBRARIES),
     },
 }
 # Within the libraries. What stands beside their rooms:
@@ -325,6 +326,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
             "hpckit.faults.campaign.campaign_runner",
         ),
         *("hpckit.cli.plan.plan_document", "hpckit.cli.plan", "hpckit.report.page.page_file"),
+        *("hpckit.serve.site", "hpckit.serve.page_server"),
     ],
 )
 def test_what_starts_and_watches_training_does_not_import_torch(module: str) -> None:

@@ -22,8 +22,8 @@ from hpckit.cli.main import app
 
 CLI = Path(exit_status.__file__).parent
 ROOT: Any = typer.main.get_command(app)
-NO_DATA = {"launch", "top"}
-"""A run that is started and followed, and a screen: they print no data for programs."""
+NO_DATA = {"launch", "top", "serve"}
+"""A run that is started and followed, a screen, and a server: they print no data for programs."""
 
 
 def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -16,7 +16,7 @@ from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 HOSTILE = "<script>alert('1')</script>&amp;\"|`]\x1b[31m\x00\n# x"
-VOID = ("meta", "br", "input")
+VOID = ("meta", "br", "input", "link")
 
 
 def submitted(path: Path, changes: Mapping[str, Any] | None = None, **choices: str) -> RunDir:

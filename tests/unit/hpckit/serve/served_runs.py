@@ -21,7 +21,9 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 HOSTILE = "<script>alert(1)<|script>&amp;\"'`"
 """A name of a directory, which is shown and never run."""
-TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in loss\n<b>ValueError</b>'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 7, in loss\n<b>ValueError</b>'
+)
 STEPS = (100, 200, 300, 400)
 
 
@@ -92,4 +94,5 @@ def _fail(run: RunDir) -> None:
 
 def go_on(run: RunDir, step: int) -> None:
     """Add a step to the events of a run."""
-    write(run, {"time": 5000.0, "kind": "step", "step": step, "loss": 0.125, "step_s": 1.0})
+    of = {"generation": 2, "attempt": 0, "step": step, "loss": 0.125, "step_s": 1.0}
+    write(run, {"time": 5000.0, "kind": "step", **of})

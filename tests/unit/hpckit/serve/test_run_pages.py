@@ -1,0 +1,283 @@
+"""Pages about runs: whole, escaped, right, and made without reading more than has changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+
+from checkpointing.store.store import Store
+from hpckit.config.spec_parser import read_spec
+from hpckit.events import event_validation
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.fork_record import ForkRecord, write_fork
+from hpckit.serve import run_reader
+from hpckit.serve.pages.lineage_page import families
+from hpckit.serve.pages.run_words import small_picture
+from hpckit.serve.run_catalog import RunCatalog, ServedRun
+from hpckit.serve.run_reader import RunReader, small_curve
+from hpckit.serve.site import PageNotFoundError
+from hpckit.serve.site_export import ForeignFolderError, export_site
+from hpckit.suspects.suspect_folder import SuspectFolder
+from hpckit.suspects.suspect_record import SuspectRecord
+from tests.unit.hpckit.report.sample_runs import Page, ran, submitted
+from tests.unit.hpckit.serve.served_runs import (
+    HOSTILE,
+    STEPS,
+    TRACEBACK,
+    ServedFolder,
+    go_on,
+    make_runs,
+)
+
+KEY = "gpt-1a2b3c4d"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> ServedFolder:
+    return make_runs(tmp_path_factory.mktemp("served") / "runs")
+
+
+def text_of(served: ServedFolder, address: str, **query: str) -> str:
+    return Page(served.site().page(address, query).text).text
+
+
+def test_every_page_is_whole_and_shows_hostile_words_as_text(runs: ServedFolder) -> None:
+    site, kinds = runs.site(), set()
+    for address in site.addresses():
+        page = site.page(address, {})
+        kinds.add(address.rpartition("/")[2])
+        if page.media == "text/html":
+            parsed = Page(page.text)
+            assert parsed.tags.isdisjoint({"i", "iframe", "object"}), address
+            assert not any(name.startswith("on") for name in parsed.attributes)
+            assert "alert(1)" not in re.findall(r"<script[^>]*>([^<]*)", page.text)
+            if not page.has_own_style:
+                assert {"style", "b"}.isdisjoint(parsed.tags | parsed.attributes)
+    assert kinds == {
+        *("index.html", "lineage.html", "nodes.html", "runs.json", "style.css"),
+        *("report.html", "checkpoints.html", "error.html"),
+    }
+    assert HOSTILE in text_of(runs, "index.html")
+
+
+def test_all_runs_are_listed_and_damage_is_one_line_of_a_run(runs: ServedFolder) -> None:
+    shown = text_of(runs, "index.html")
+    assert "6 runs: 4 done, 1 dead, 1 unreadable" in shown
+    assert "60 of 60" in shown
+    assert "forked from step 20 of gpt-1a2b3c4d" in shown
+    assert "events.jsonl: Is a directory" in shown
+    assert "left out of events.jsonl: 1 damaged line; " in shown
+    assert "No such file or directory" in shown
+    document = json.loads(runs.site().page("runs.json", {}).text)
+    found = {one["run"]: one for one in document["runs"]}
+    assert len(found) == 6
+    assert found["gpt-1a2b3c4d"]["step"] == 60
+    assert found["gpt-1a2b3c4d"]["problem"] is None
+    assert "Is a directory" in found["broken-00000002"]["problem"]
+
+
+def test_the_pages_of_a_run(runs: ServedFolder) -> None:
+    state = text_of(runs, f"runs/{KEY}/")
+    assert "reached its last step" in state
+    assert "hpckit report" in state
+    error = text_of(runs, f"runs/{KEY}/error.html")
+    assert TRACEBACK in error
+    assert "rank 3" in error
+    assert "<i>ended</i>" in error
+    report = runs.site().page(f"runs/{KEY}/report.html", {})
+    assert 'href="index.html"' in report.text
+    assert "Is a directory" in text_of(runs, f"runs/{runs.broken.name}/report.html")
+
+
+def test_checkpoints_are_listed_compared_and_previewed_and_none_is_touched(
+    runs: ServedFolder,
+) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.root.rglob("*"))
+    page = runs.site().page(f"runs/{KEY}/checkpoints.html", {})
+    ids = dict.fromkeys(re.findall(r'value="(0[0-9a-f-]+)"', page.text))
+    assert len(ids) == len(STEPS)
+    last = read_spec(runs.trained.spec(1)).checkpoint.keep.last
+    assert f"keep last={last}" in Page(page.text).text
+    preview = text_of(runs, f"runs/{KEY}/checkpoints.html", keep="last=1 best=loss:max")
+    assert "2 checkpoints of 4 are removed" in preview
+    assert "no policy keeps it" in preview
+    assert f"hpckit ckpt prune {runs.trained.path} --keep last=1" in preview
+    newest, *_, oldest = ids
+    difference = text_of(runs, f"runs/{KEY}/diff.html", a=oldest, b=newest)
+    assert "2 tensors: 1 unchanged, 1 changed" in difference
+    assert "1 value: 0 unchanged, 1 changed" in difference
+    after = sorted((path, path.stat().st_mtime_ns) for path in runs.root.rglob("*"))
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("address", "query", "words"),
+    [
+        ("checkpoints.html", {"keep": "lst=3"}, "cannot keep 'lst=3'"),
+        ("checkpoints.html", {"keep": ""}, "give what to keep"),
+        ("checkpoints.html", {"keep": "best=accuracy"}, "has a metric 'accuracy'"),
+        ("diff.html", {"a": "../x", "b": "<b>"}, "no readable checkpoint '../x'"),
+        ("diff.html", {}, "no readable checkpoint ''"),
+    ],
+)
+def test_wrong_parameters_are_explained(
+    runs: ServedFolder, address: str, query: dict[str, str], words: str
+) -> None:
+    assert words in text_of(runs, f"runs/{KEY}/{address}", **query)
+
+
+def test_large_checkpoints_are_compared_by_their_tables_alone(
+    runs: ServedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpckit.serve.checkpoint_reader.MEASURED_BYTES", 100)
+    monkeypatch.setattr("hpckit.serve.checkpoint_reader.measured", None)
+    with_store = Store.open(runs.trained.checkpoints)
+    a, b = (stored.save.id for stored in with_store.manifests()[:2])
+    with_store.close()
+    shown = text_of(runs, f"runs/{KEY}/diff.html", a=a, b=b)
+    assert f"hpckit ckpt diff {runs.trained.path} {a} {b}" in shown
+    assert "1 unchanged, 1 changed" in shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("nothing.html", "runs", "runs/", "runs/none/index.html", f"runs/{KEY}/events.jsonl"),
+        *(f"runs/{KEY}/../../{KEY}/index.html", "../index.html", f"runs/{KEY}/report.html/x"),
+        *("assets/live.js", "runs/../runs.json", f"runs/{HOSTILE}/index.html", "/etc/passwd"),
+        *(f"runs/{KEY}\x00/index.html", f"runs//{KEY}/index.html"),
+    ],
+)
+def test_only_known_addresses_lead_to_pages(runs: ServedFolder, address: str) -> None:
+    with pytest.raises(PageNotFoundError):
+        runs.site().page(address, {})
+
+
+def test_the_lineage_has_a_parent_before_its_forks_at_their_steps(
+    runs: ServedFolder, tmp_path: Path
+) -> None:
+    reader = RunReader(lambda overview, events: None, 0.0)
+    stray = ran(tmp_path / "stray-1")
+    write_fork(stray, ForkRecord("lost-0", str(tmp_path / "lost-0"), "/store", 7, "x"))
+    catalog = RunCatalog([stray], [runs.root]).read()
+    found = families([reader.read(served) for served in catalog.runs.values()])
+    rows = sorted([(r.name, r.first, r.last, r.parent) for r in rows] for rows in found)
+    assert rows == [
+        [(KEY, 0, 60, None), (runs.fork.name, 20, 90, 0)],
+        [("lost-0", 0, 7, None), ("stray-1", 7, 10, 0)],
+    ]
+    assert "step 20 of gpt-1a2b3c4d" in text_of(runs, "lineage.html")
+
+
+def test_runs_that_name_each_other_as_parents_are_shown(tmp_path: Path) -> None:
+    reader = RunReader(lambda overview, events: None, 0.0)
+    both = [ran(tmp_path / "a-1"), ran(tmp_path / "b-2")]
+    for one, other in (both, both[::-1]):
+        write_fork(one, ForkRecord(other.name, str(other.path), "/store", 3, "x"))
+    found = families([reader.read(ServedRun(run.name, run)) for run in both])
+    assert sorted(row.name for rows in found for row in rows) == ["a-1", "b-2"]
+
+
+def test_suspects_of_the_site_are_shown_with_the_run_that_reported_them(tmp_path: Path) -> None:
+    folder = tmp_path / "list"
+    suspects = {"cluster.slurm.suspects.folder": str(folder)}
+    run = submitted(tmp_path / "runs" / "gpt-1", suspects, cluster="slurm")
+    spec = read_spec(run.spec(1)).cluster.slurm
+    assert spec is not None
+    assert spec.suspects is not None
+    now = time.time()
+    reason, path = "<b>bad</b>", str(run.path)
+    record = SuspectRecord("n07", "report", now, now + 3600, reason, run=path, user="ann")
+    SuspectFolder(spec.suspects, "unknown", folder).write(record)
+    served = ServedFolder(tmp_path / "runs", *[run] * 6)
+    shown = text_of(served, "nodes.html")
+    assert "n07" in shown
+    assert "<b>bad</b>" in shown
+    assert re.search(r"gpt-1, ann, \d+ s ago", shown)
+    assert "scontrol update nodename=n07 state=drain" in shown
+
+
+def test_a_curve_follows_the_steps_that_count() -> None:
+    picture = small_picture([(1, 4.0), (2, None), (3, 2.0), (4, 1.0)], "loss")
+    assert picture.count("<polyline") == 2
+    assert picture.count("<circle") == 1
+    assert small_picture([(1, 4.0)], "loss") == ""
+    assert small_picture([(1, None), (2, None)], "loss") == ""
+    assert small_curve([]) == ()
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunDir]]:
+    """The runs whose events were read, in order."""
+    found: list[RunDir] = []
+
+    def read(run: RunDir) -> event_validation.ValidatedEvents:
+        found.append(run)
+        return event_validation.read_valid_events(run)
+
+    monkeypatch.setattr(run_reader, "read_valid_events", read)
+    return iter([found])
+
+
+def test_a_run_is_read_again_when_its_records_change(
+    tmp_path: Path, readings: Iterator[list[RunDir]]
+) -> None:
+    (found,) = readings
+    run = ran(tmp_path / "gpt-1")
+    served, reader = ServedRun("gpt-1", run), RunReader(lambda overview, events: None, 0.0)
+    first = reader.read(served)
+    assert reader.read(served) is first
+    assert found == [run]
+    go_on(run, 11)
+    again = reader.read(served)
+    while again is first:  # the first reading took some time, of which it is allowed a share
+        again = reader.read(served)
+    assert again.overview is not None
+    assert again.overview.progress.step == 11
+
+
+def test_a_report_is_made_again_when_its_records_change(tmp_path: Path) -> None:
+    run = ran(tmp_path / "gpt-1")
+    served, reader = ServedRun("gpt-1", run), RunReader(lambda overview, events: None, 0.0)
+    first = reader.report(served)
+    assert reader.report(served) is first
+    go_on(run, 11)
+    assert reader.report(served) is not first
+
+
+class _Links(Page):
+    def __init__(self, page: str) -> None:
+        self.links: list[str] = []
+        super().__init__(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        super().handle_starttag(tag, attrs)
+        self.links += [value for name, value in attrs if name in ("href", "src") and value]
+
+
+def test_an_export_is_files_whose_links_lead_to_files(runs: ServedFolder, tmp_path: Path) -> None:
+    folder = tmp_path / "wiki"
+    written = export_site(runs.site(None), folder)
+    pages = [path for path in folder.rglob("*") if path.is_file()]
+    assert written == len(pages) == 5 + 4 * 6
+    for path in pages:
+        if path.suffix == ".html":
+            page = _Links(path.read_text())
+            assert page.tags.isdisjoint({"script", "form"}), path
+            for link in page.links:
+                target = urlsplit(urljoin(path.as_uri(), link))
+                assert not urlsplit(link).scheme
+                assert not link.startswith("/")
+                assert Path(unquote(target.path)).is_file(), link
+    assert export_site(runs.site(None), folder) == written
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "index.html").write_text("<html>mine</html>")
+    with pytest.raises(ForeignFolderError, match="name a new folder"):
+        export_site(runs.site(None), tmp_path / "mine")
+    assert (tmp_path / "mine" / "index.html").read_text() == "<html>mine</html>"
