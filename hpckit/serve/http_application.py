@@ -84,7 +84,7 @@ class SiteApplication:
             address = request.url.path.removeprefix("/")
             page = await run_in_threadpool(self._site.page, address, dict(request.query_params))
         except PageNotFoundError:
-            return _plain("There is no such page.\n", 404)
+            return _plain("No page has this address.\n", 404)
         except Exception:
             log.exception("a page cannot be made")
             return _plain("This page cannot be made: see the output of hpckit serve.\n", 500)

@@ -13,8 +13,9 @@ from hpckit.serve.http_application import ServerAccess, SiteApplication
 from hpckit.serve.site import RunSite
 
 _BACKLOG = 64
-_MOST_REQUESTS = 64
-"""Requests at a time, beyond which the server answers that it is busy."""
+_MOST_REQUESTS = 512
+"""Open connections, of which a browser keeps a few, beyond which the server answers that it is
+busy."""
 _IDLE_S = 30
 _LAST_S = 3
 """Seconds that requests under way may take after the server is asked to end."""

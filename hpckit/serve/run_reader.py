@@ -78,7 +78,7 @@ class ReadRun:
 
 
 @dataclass
-class _Kept:
+class _CachedRun:
     """The last reading of a run, and the lock of those that read it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -89,7 +89,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _KeptReport:
+class _CachedReport:
     """A report that was made, with what it was made from and when."""
 
     page: str
@@ -114,8 +114,8 @@ class RunReader:
         """
         self._budget_of, self._every_s = budget_of, every_s
         self._lock = threading.Lock()
-        self._kept: dict[Path, _Kept] = {}
-        self._reports: OrderedDict[Path, _KeptReport] = OrderedDict()
+        self._kept: dict[Path, _CachedRun] = {}
+        self._reports: OrderedDict[Path, _CachedReport] = OrderedDict()
         self._queue, self._queue_s = Queue(), -QUEUE_S
 
     def read(self, served: ServedRun) -> ReadRun:
@@ -145,7 +145,7 @@ class RunReader:
             content = read_content(served.run, self.queue(), self._budget_of)
             page, is_final = render([content], "html"), content.overview.state in _SETTLED
             with self._lock:
-                self._reports[served.run.path] = _KeptReport(page, stamp, now_s, is_final)
+                self._reports[served.run.path] = _CachedReport(page, stamp, now_s, is_final)
                 self._reports.move_to_end(served.run.path)
                 while len(self._reports) > _MOST_REPORTS:
                     self._reports.popitem(last=False)
@@ -158,11 +158,11 @@ class RunReader:
                 self._queue, self._queue_s = _SharedQueue(), time.monotonic()
             return self._queue
 
-    def _kept_of(self, served: ServedRun) -> _Kept:
+    def _kept_of(self, served: ServedRun) -> _CachedRun:
         with self._lock:
-            return self._kept.setdefault(served.run.path, _Kept())
+            return self._kept.setdefault(served.run.path, _CachedRun())
 
-    def _is_due(self, kept: _Kept, stamp: Stamp) -> bool:
+    def _is_due(self, kept: _CachedRun, stamp: Stamp) -> bool:
         assert kept.read is not None
         is_settled = kept.read.overview is not None and kept.read.overview.state in _SETTLED
         if is_settled and kept.stamp == stamp:

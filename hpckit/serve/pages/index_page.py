@@ -39,7 +39,7 @@ def index_page(
         *(alert(problem) for problem in problems),
         table(_HEAD, [_row(frame, read, now) for read in in_order(runs)], _NUMBERS)
         if runs
-        else note("There is no run yet."),
+        else note("No run exists yet."),
     )
     return page(frame, "Runs", main, now, here="index.html")
 

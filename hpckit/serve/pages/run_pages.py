@@ -106,7 +106,7 @@ def error_page(frame: PageFrame, read: ReadRun, trouble: RunTrouble, now: float)
         tag("h2", "First error"),
         *(_error(trouble, error) if error else [note("No rank and no torchrun recorded one.")]),
         tag("h2", "End of the supervisor’s log"),
-        preformatted("\n".join(trouble.log)) if trouble.log else note("There is no log."),
+        preformatted("\n".join(trouble.log)) if trouble.log else note("No log exists."),
     )
     return page(frame, read.name, main, now, is_live=False)
 

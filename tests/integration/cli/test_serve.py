@@ -98,7 +98,7 @@ def test_a_request_that_could_change_something_is_refused(view: TeamView) -> Non
 )
 def test_no_address_leads_to_a_file(path: str, view: TeamView) -> None:
     answer = view.ask(path)
-    assert (answer.status, answer.text) == (404, "There is no such page.\n")
+    assert (answer.status, answer.text) == (404, "No page has this address.\n")
 
 
 def test_pages_over_the_network(view: TeamView, runs: ServedFolder) -> None:

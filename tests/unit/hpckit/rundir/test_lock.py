@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,20 @@ def test_a_full_disk_takes_no_run_from_who_holds_it(
             pytest.fail("two owners")
     assert holder(path) is None
     assert "does not say who holds it" in caplog.text
+
+
+LOOK = """
+import os, sys; from pathlib import Path; from hpckit.rundir.lock import holder
+os.setuid(65534)  # who may read the lock, and not write it
+print(holder(Path(sys.argv[1])), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to be root, to become another user")
+def test_another_user_sees_who_holds_a_lock() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        with RunLock(Path(folder) / "lock", "submission 7"), python(LOOK, f"{folder}/lock") as user:
+            assert line_of(user).startswith(f"submission 7, process {os.getpid()} on ")
+        with python(LOOK, f"{folder}/lock") as user:
+            assert line_of(user) == "None"
