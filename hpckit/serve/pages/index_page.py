@@ -9,6 +9,7 @@ from hpckit.report.last_cause import last_cause
 from hpckit.serve.pages.html_elements import Content, Html, alert, joined, link, note, table, tag
 from hpckit.serve.pages.page_shell import PageFrame, page
 from hpckit.serve.pages.run_words import (
+    over_note,
     remaining_words,
     saved_words,
     small_picture,
@@ -20,7 +21,7 @@ from hpckit.serve.run_reader import ReadRun
 from hpckit.text.quantities import ago, count
 
 _HEAD = ("run", "state", "step", "speed", "to go", "loss", "ETTR", "saved", "last cause")
-_NUMBERS = frozenset(("step", "speed", "to go", "loss", "ETTR"))
+_NUMBERS = frozenset(("step", "speed", "to go", "loss", "ETTR", "saved"))
 
 
 def index_page(
@@ -70,11 +71,11 @@ def _row(frame: PageFrame, read: ReadRun, now: float) -> tuple[Content, ...]:
         joined(name, forked),
         state_badge(read),
         joined(step_words(it), _bar(p.step, p.steps), last),
-        speed_words(it),
+        over_note(speed_words(it)),
         remaining_words(it),
         _loss(read),
         f"{p.ettr:.0%}" if p.ettr is not None else "",
-        saved_words(it, now),
+        over_note(saved_words(it, now)),
         _cause(last_cause(it, now), read.problem),
     )
 

@@ -100,10 +100,8 @@ def draw(frame: PageFrame, rows: Sequence[LineageRow]) -> Html:
     which it was forked."""
     most = max(1, *(row.last for row in rows))
     height = _TOP + _ROW * len(rows)
-    parts: list[str] = []
-    for number in range(5):
-        step = most * number // 4
-        anchor = "start" if number == 0 else "end" if number == 4 else "middle"
+    parts, labels = list[str](), list[str]()
+    for step, anchor in ((0, "start"), (most // 2, "middle"), (most, "end")):
         at = percent(step / most)
         parts.append(_line(at, 16, at, height, "grid"))
         parts.append(tag("text", f"{step:,}", x=at, y="11", text_anchor=anchor))
@@ -115,8 +113,9 @@ def draw(frame: PageFrame, rows: Sequence[LineageRow]) -> Html:
             parts.append(_line(begin, above, begin, y, "from"))
         kind = f"run {mood_of(row.read) if row.read else 'idle'}"
         parts.append(_line(begin, y, end, y, kind))
-        parts.append(_label(frame, row, y - 12))
-    return Html(picture("runs by steps, each with what it was forked from", height, parts))
+        labels.append(_label(frame, row, y - 12))
+    title = "runs by steps, each with what it was forked from"
+    return Html(picture(title, height, [*parts, *labels]))
 
 
 def _label(frame: PageFrame, row: LineageRow, y: float) -> Html:

@@ -19,6 +19,7 @@ from hpckit.serve.pages.html_elements import (
 )
 from hpckit.serve.pages.page_shell import PageFrame, breadcrumbs, page
 from hpckit.serve.pages.run_words import (
+    over_note,
     remaining_words,
     saved_words,
     small_picture,
@@ -58,11 +59,11 @@ def run_page(frame: PageFrame, read: ReadRun, now: float) -> str:
     key = [
         ("state", state_badge(read)),
         ("step", step_words(it)),
-        ("speed", speed_words(it)),
+        ("speed", over_note(speed_words(it))),
         ("to go", remaining_words(it)),
         ("loss", "" if p.loss is None else f"{p.loss:.4g}"),
         ("ETTR", "" if p.ettr is None else f"{p.ettr:.0%}"),
-        ("newest checkpoint", saved_words(it, now)),
+        ("newest checkpoint", over_note(saved_words(it, now))),
     ]
     cause = last_cause(it, now)
     status = [(name, str(text)) for name, text in page_of(it, now) if name not in _REPEATED]

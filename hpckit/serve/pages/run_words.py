@@ -9,7 +9,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point
 from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
-from hpckit.serve.pages.html_elements import Html, tag
+from hpckit.serve.pages.html_elements import Html, joined, tag
 from hpckit.serve.run_reader import ReadRun
 from hpckit.text.quantities import ago, rate, span
 
@@ -42,15 +42,14 @@ def step_words(it: Overview) -> str:
     return f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"
 
 
-def speed_words(it: Overview) -> str:
-    """Return steps, and tokens or samples, per time, if the run trains now."""
+def speed_words(it: Overview) -> tuple[str, str]:
+    """Return steps, and tokens or samples, per time; empty unless the run trains now."""
     p = it.progress
     if it.state is not RunState.RUNNING or not p.step_s:
-        return ""
-    steps = rate(p.step_s)
+        return "", ""
     if p.tokens_per_s:
-        return f"{steps}, {p.tokens_per_s:,.0f} tokens/s"
-    return f"{steps}, {p.samples_per_s:,.4g} samples/s" if p.samples_per_s else steps
+        return f"{rate(p.step_s)}", f"{p.tokens_per_s:,.0f} tokens/s"
+    return f"{rate(p.step_s)}", f"{p.samples_per_s:,.4g} samples/s" if p.samples_per_s else ""
 
 
 def remaining_words(it: Overview) -> str:
@@ -59,15 +58,23 @@ def remaining_words(it: Overview) -> str:
     return "" if left_s is None else span(left_s)
 
 
-def saved_words(it: Overview, now: float) -> str:
-    """Return the newest checkpoint and its age."""
+def saved_words(it: Overview, now: float) -> tuple[str, str]:
+    """Return the step of the newest checkpoint and its age; empty if there is none."""
     p = it.progress
-    return f"step {p.saved_step:,}, {ago(p.saved_time, now)}" if p.saved_step else ""
+    return (f"step {p.saved_step:,}", ago(p.saved_time, now)) if p.saved_step else ("", "")
+
+
+def over_note(words: tuple[str, str]) -> Html | None:
+    """Return the first text with the second one below it in small letters."""
+    first, second = words
+    if not first:
+        return None
+    return joined(tag("span", first), tag("span", second, class_="note") if second else None)
 
 
 def small_picture(points: Sequence[Point], title: str, kind: str = "") -> Html:
-    """Return a curve without axes; dots are at steps whose value is not finite. Of many values the
-    highest ones have the same height, so that a spike does not flatten the others."""
+    """Return a curve without axes; lines at the top are at steps whose value is not finite. Of many
+    values the highest ones have the same height, so that a spike does not flatten the others."""
     known = [value for _, value in points if value is not None and math.isfinite(value)]
     if len(points) < 2 or not known:
         return Html("")
@@ -89,7 +96,8 @@ def small_picture(points: Sequence[Point], title: str, kind: str = "") -> Html:
         else:
             parts += [tag("polyline", points=" ".join(line))] if line else []
             line = []
-    parts += [tag("circle", cx=f"{x(s):.1f}", cy="3", r="2") for s, v in points if v is None]
+    odd = [f"{x(step):.1f}" for step, value in points if value is None]
+    parts += [tag("line", x1=at, y1="1", x2=at, y2="6") for at in odd]
     return tag(
         "svg",
         *parts,

@@ -206,7 +206,7 @@ def test_suspects_of_the_site_are_shown_with_the_run_that_reported_them(tmp_path
 def test_a_curve_follows_the_steps_that_count() -> None:
     picture = small_picture([(1, 4.0), (2, None), (3, 2.0), (4, 1.0)], "loss")
     assert picture.count("<polyline") == 2
-    assert picture.count("<circle") == 1
+    assert picture.count("<line") == 1
     assert small_picture([(1, 4.0)], "loss") == ""
     assert small_picture([(1, None), (2, None)], "loss") == ""
     assert small_curve([]) == ()
