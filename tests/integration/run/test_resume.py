@@ -73,7 +73,8 @@ def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None
     assert (it.damage, it.findings) == (RecordDamage(), ())
     page = render([it], "html")
     assert f"{STEPS} of {STEPS}" in page
-    assert page.count("<svg xmlns") == 5  # loss, speed, attempts, wall time, time of steps
+    # loss on two axes, norm and rate; speed, attempts, wall time, time of steps, node-hours
+    assert page.count("<svg xmlns") == 9
     assert f"**step**: {STEPS} of {STEPS}" in render([it], "md")
 
 
