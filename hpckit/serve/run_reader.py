@@ -30,8 +30,9 @@ from hpckit.text.quantities import count
 
 log = logging.getLogger(__name__)
 
-QUEUE_S = 10.0
-"""Seconds for which one answer of Slurm serves all runs and all readers."""
+QUEUE_S, SILENT_QUEUE_S = 10.0, 60.0
+"""Seconds for which one answer of Slurm serves all runs and all readers; and for which it is not
+asked again after it did not answer."""
 SHARE = 10
 """A run is read again after at least so many times the time that the last reading took."""
 REPORT_S, FINAL_REPORT_S = 60.0, 600.0
@@ -82,6 +83,7 @@ class _CachedRun:
     """The last reading of a run, and the lock of those that read it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    report_lock: threading.Lock = field(default_factory=threading.Lock)
     stamp: Stamp | None = None
     read: ReadRun | None = None
     at_s: float = 0.0
@@ -116,7 +118,7 @@ class RunReader:
         self._lock = threading.Lock()
         self._kept: dict[Path, _CachedRun] = {}
         self._reports: OrderedDict[Path, _CachedReport] = OrderedDict()
-        self._queue, self._queue_s = Queue(), -QUEUE_S
+        self._queue = _SharedQueue()
 
     def read(self, served: ServedRun) -> ReadRun:
         """Return the state of a run, read now or a little earlier."""
@@ -137,7 +139,7 @@ class RunReader:
             OSError, CheckpointError: it cannot be read.
         """
         kept = self._kept_of(served)
-        with kept.lock:
+        with kept.report_lock:
             stamp, now_s = stamp_of(served.run), time.monotonic()
             known = self._reports.get(served.run.path)
             if known is not None and known.is_fresh(stamp, now_s):
@@ -154,8 +156,8 @@ class RunReader:
     def queue(self) -> Queue:
         """Return Slurm's queue, which is asked when a run of Slurm's is first read."""
         with self._lock:
-            if time.monotonic() - self._queue_s > QUEUE_S:
-                self._queue, self._queue_s = _SharedQueue(), time.monotonic()
+            if self._queue.is_old(time.monotonic()):
+                self._queue = _SharedQueue()
             return self._queue
 
     def _kept_of(self, served: ServedRun) -> _CachedRun:
@@ -190,10 +192,19 @@ class _SharedQueue(Queue):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self._answered_s: float | None = None
 
     def jobs(self) -> list[SlurmJob] | None:
         with self._lock:
-            return super().jobs()
+            found = super().jobs()
+            if self._answered_s is None:
+                self._answered_s = time.monotonic()
+            return found
+
+    def is_old(self, now_s: float) -> bool:
+        """Return whether Slurm is to be asked again."""
+        lasts_s = QUEUE_S if self.error is None else SILENT_QUEUE_S
+        return self._answered_s is not None and now_s - self._answered_s > lasts_s
 
 
 def describe_problem(error: Exception, run: RunDir) -> str:

@@ -189,7 +189,8 @@ class RunSite:
     def _suspect_lists(self, runs: Sequence[ReadRun]) -> dict[str, SuspectView]:
         with self._lists_lock:
             if self._lists is None or time.monotonic() - self._lists[0] > SUSPECTS_S:
-                self._lists = time.monotonic(), read_suspect_lists(runs)
+                found = read_suspect_lists(runs)
+                self._lists = time.monotonic(), found
             return self._lists[1]
 
 

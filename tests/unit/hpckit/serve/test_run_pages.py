@@ -23,6 +23,7 @@ from hpckit.serve.run_catalog import RunCatalog, ServedRun
 from hpckit.serve.run_reader import RunReader, small_curve
 from hpckit.serve.site import PageNotFoundError
 from hpckit.serve.site_export import ForeignFolderError, export_site
+from hpckit.slurm.squeue import QueueError, SlurmJob
 from hpckit.suspects.suspect_folder import SuspectFolder
 from hpckit.suspects.suspect_record import SuspectRecord
 from tests.unit.hpckit.report.sample_runs import Page, ran, submitted
@@ -95,7 +96,7 @@ def test_the_pages_of_a_run(runs: ServedFolder) -> None:
     assert "Is a directory" in text_of(runs, f"runs/{runs.broken.name}/report.html")
 
 
-def test_checkpoints_are_listed_compared_and_previewed_and_none_is_touched(
+def test_checkpoints_are_listed_compared_and_previewed_and_nothing_is_touched(
     runs: ServedFolder,
 ) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in runs.root.rglob("*"))
@@ -109,6 +110,8 @@ def test_checkpoints_are_listed_compared_and_previewed_and_none_is_touched(
     assert "no policy keeps it" in preview
     assert f"hpckit ckpt prune {runs.trained.path} --keep last=1" in preview
     newest, *_, oldest = ids
+    for address in runs.site().addresses():
+        runs.site().page(address, {})
     difference = text_of(runs, f"runs/{KEY}/diff.html", a=oldest, b=newest)
     assert "2 tensors: 1 unchanged, 1 changed" in difference
     assert "1 value: 0 unchanged, 1 changed" in difference
@@ -281,3 +284,24 @@ def test_an_export_is_files_whose_links_lead_to_files(runs: ServedFolder, tmp_pa
     with pytest.raises(ForeignFolderError, match="name a new folder"):
         export_site(runs.site(None), tmp_path / "mine")
     assert (tmp_path / "mine" / "index.html").read_text() == "<html>mine</html>"
+
+
+def test_slurm_is_asked_once_for_all_runs_and_not_soon_again_if_it_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def queue() -> list[SlurmJob]:
+        asked.append("squeue")
+        if len(asked) > 1:
+            raise QueueError("timeout")
+        return []
+
+    monkeypatch.setattr("hpckit.report.overview.queue", queue)
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    reader = RunReader(lambda overview, events: None, 0.0)
+    for then_s, times in ((0.0, 1), (9.0, 1), (11.0, 2), (40.0, 2), (72.0, 3)):
+        now_s[0] = then_s
+        reader.queue().jobs()
+        assert len(asked) == times, then_s
