@@ -21,7 +21,7 @@ from hpckit.report.page.content_reader import BudgetOf, read_content
 from hpckit.report.page.page_file import render
 from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.run_state import RunState
-from hpckit.report.why import Explanation, answer
+from hpckit.report.why import RetryBudget
 from hpckit.rundir.directory import RunDir
 from hpckit.serve.run_catalog import ServedRun
 from hpckit.slurm.squeue import SlurmJob
@@ -61,9 +61,10 @@ class ReadRun:
     served: ServedRun
     overview: Overview | None
     """None: it could not be read."""
-    explanation: Explanation | None
+    budget: RetryBudget | None
+    """How much of its retry budget it has used, if its verdict has one."""
     loss: tuple[Point, ...]
-    """A few losses of steps that count; None: not finite."""
+    """A few losses, each of the newest attempt that made its step; None: not finite."""
     problem: str | None
     """Why it could not be read, or which of its records could not be."""
     time: float
@@ -141,7 +142,8 @@ class RunReader:
         kept = self._kept_of(served)
         with kept.report_lock:
             stamp, now_s = stamp_of(served.run), time.monotonic()
-            known = self._reports.get(served.run.path)
+            with self._lock:
+                known = self._reports.get(served.run.path)
             if known is not None and known.is_fresh(stamp, now_s):
                 return known.page
             content = read_content(served.run, self.queue(), self._budget_of)
@@ -178,12 +180,12 @@ class RunReader:
         try:
             told = read_valid_events(served.run)
             overview = look(served.run, self.queue(), told.events)
-            explanation = answer(overview, self._budget_of(overview, told.events), now)
+            budget = self._budget_of(overview, told.events)
+            found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
         except READ_ERRORS as error:
             return ReadRun(served, None, None, (), describe_problem(error, served.run), now)
-        found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
         problem = "; ".join(filter(None, found)) or None
-        return ReadRun(served, overview, explanation, small_curve(told.events), problem, now)
+        return ReadRun(served, overview, budget, small_curve(told.events), problem, now)
 
 
 class _SharedQueue(Queue):
@@ -218,7 +220,7 @@ def describe_problem(error: Exception, run: RunDir) -> str:
 
 
 def small_curve(events: Sequence[Event]) -> tuple[Point, ...]:
-    """Return a few of the losses of the steps that count, by step. Pure."""
+    """Return a few losses by step, each of the newest attempt that made the step. Pure."""
     losses: dict[int, float] = {}
     for event in events:
         if isinstance(event, StepLogged) and event.loss is not None:
@@ -256,4 +258,4 @@ def _foreign(it: Overview) -> str | None:
     """Return why the state of another user's run may be wrong: the queue has this user's jobs."""
     if not it.is_slurm or it.state is not RunState.DEAD or it.run.path.stat().st_uid == os.getuid():
         return None
-    return f"it belongs to {owner_of(it.run)}, of whose waiting jobs Slurm's answer says nothing"
+    return f"it belongs to {owner_of(it.run)}, and may wait: Slurm was asked for your jobs alone"

@@ -45,7 +45,7 @@ def families(runs: Sequence[ReadRun]) -> list[list[LineageRow]]:
         for path, read in by_path.items()
         if read.overview is not None and read.overview.fork is not None
     }
-    parents = {path: Path(fork.path).resolve() for path, fork in forks.items()}
+    parents = {path: _parent(fork, by_path) for path, fork in forks.items()}
     ordered = in_order([*by_path, *parents.values()], parents)
     related = {*parents, *parents.values()}
     found: dict[Path, list[Path]] = {}
@@ -56,6 +56,13 @@ def families(runs: Sequence[ReadRun]) -> list[list[LineageRow]]:
         [_row(path, by_path.get(path), members, parents, forks) for path in members]
         for members in found.values()
     ]
+
+
+def _parent(fork: ForkRecord, served: Mapping[Path, ReadRun]) -> Path:
+    """Return the run directory of a parent: where it was, or where the only run of its name is."""
+    recorded = Path(fork.path).resolve()
+    named = [path for path in served if path.name == recorded.name]
+    return named[0] if recorded not in served and len(named) == 1 else recorded
 
 
 def _root(path: Path, parents: Mapping[Path, Path]) -> Path:

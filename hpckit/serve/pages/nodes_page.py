@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hpckit.serve.pages.html_elements import Content, Html, alert, joined, link, note, table, tag
 from hpckit.serve.pages.page_shell import PageFrame, page
 from hpckit.serve.run_reader import ReadRun
+from hpckit.slurm.node_exclusion import AGE_S
 from hpckit.suspects.suspect_record import SuspectNode, SuspectView
 from hpckit.text.quantities import ago, count, moment
 
@@ -92,6 +93,7 @@ def _excluded(frame: PageFrame, runs: Sequence[ReadRun], now: float) -> list[Htm
         for read in runs
         if read.overview is not None
         for bad in read.overview.bad
+        if now - bad.time < AGE_S
     ]
     head = ("node", "problem", "seen", "run", "for an administrator")
     title = tag("h2", "Excluded by runs")

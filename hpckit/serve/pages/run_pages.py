@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from hpckit.agent.exit_report import WorkerError
 from hpckit.report.last_cause import last_cause
+from hpckit.report.overview import Overview
 from hpckit.report.terminal.status_table import page_of
+from hpckit.report.why import RetryBudget, answer
 from hpckit.serve.pages.html_elements import (
     Html,
     alert,
@@ -74,7 +76,7 @@ def run_page(frame: PageFrame, read: ReadRun, now: float) -> str:
         tag("p", cause) if cause else None,
         _curve(read),
         tag("h2", "Why, and what follows"),
-        *_why(read),
+        *_why(it, read.budget, now),
         tag("h2", "Status"),
         facts(*status),
     )
@@ -89,13 +91,10 @@ def _curve(read: ReadRun) -> Html | None:
     return tag("figure", picture, note(f"loss, steps {first:,} to {last:,}"))
 
 
-def _why(read: ReadRun) -> list[Html]:
-    if read.explanation is None:
-        return []
-    found = [facts(*((fact.name, fact.text) for fact in read.explanation.facts))]
-    if read.explanation.commands:
-        found.append(preformatted("\n".join(read.explanation.commands)))
-    return found
+def _why(it: Overview, budget: RetryBudget | None, now: float) -> list[Html]:
+    found = answer(it, budget, now)
+    parts = [facts(*((fact.name, fact.text) for fact in found.facts))]
+    return [*parts, preformatted("\n".join(found.commands))] if found.commands else parts
 
 
 def error_page(frame: PageFrame, read: ReadRun, trouble: RunTrouble, now: float) -> str:

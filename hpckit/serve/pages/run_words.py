@@ -48,8 +48,8 @@ def speed_words(it: Overview) -> tuple[str, str]:
     if it.state is not RunState.RUNNING or not p.step_s:
         return "", ""
     if p.tokens_per_s:
-        return f"{rate(p.step_s)}", f"{p.tokens_per_s:,.0f} tokens/s"
-    return f"{rate(p.step_s)}", f"{p.samples_per_s:,.4g} samples/s" if p.samples_per_s else ""
+        return rate(p.step_s), f"{p.tokens_per_s:,.0f} tokens/s"
+    return rate(p.step_s), f"{p.samples_per_s:,.4g} samples/s" if p.samples_per_s else ""
 
 
 def remaining_words(it: Overview) -> str:

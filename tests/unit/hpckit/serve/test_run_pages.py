@@ -305,3 +305,23 @@ def test_slurm_is_asked_once_for_all_runs_and_not_soon_again_if_it_is_silent(
         now_s[0] = then_s
         reader.queue().jobs()
         assert len(asked) == times, then_s
+
+
+def test_ages_grow_although_a_run_is_not_read_again(
+    tmp_path: Path, readings: Iterator[list[RunDir]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = readings
+    run = ran(tmp_path / "runs" / "gpt-1")
+    site = ServedFolder(tmp_path / "runs", *[run] * 6).site()
+    for now, age in ((1062.0, "40 s ago"), (1112.0, "90 s ago")):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert Page(site.page("runs/gpt-1/", {}).text).text.count(age) >= 1
+    assert found == [run]
+
+
+def test_a_parent_is_found_where_it_was_moved_to(tmp_path: Path) -> None:
+    reader = RunReader(lambda overview, events: None, 0.0)
+    parent, fork = ran(tmp_path / "new" / "gpt-1"), ran(tmp_path / "new" / "gpt-2")
+    write_fork(fork, ForkRecord(parent.name, str(tmp_path / "old" / "gpt-1"), "/store", 3, "x"))
+    (rows,) = families([reader.read(ServedRun(run.name, run)) for run in (parent, fork)])
+    assert [(row.name, row.read is not None) for row in rows] == [("gpt-1", True), ("gpt-2", True)]
