@@ -62,6 +62,7 @@ def checkpoints_page(
     parts += [alert(problem) for problem in problems]
     if listing is not None:
         parts += _listing(listing, now)
+    if listing is not None and listing.infos:
         parts += _compare(frame, listing) if frame.is_served else []
         parts.append(tag("h2", "What a prune would remove"))
         parts += _keep_form(keep) if frame.is_served else []
