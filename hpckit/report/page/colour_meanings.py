@@ -41,7 +41,7 @@ class Meaning(StrEnum):
     OTHER = "other"
     IDLE = "other soft"
     PARENT = "parent"
-    """The run that this one was forked from."""
+    """The run that this one was forked from, or another thing to compare with."""
 
 
 _OF_PHASE: dict[Part, Meaning] = {

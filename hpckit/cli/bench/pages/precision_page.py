@@ -11,6 +11,7 @@ from hpckit.cli.bench.precision_figures import (
     conclusions,
 )
 from hpckit.planner.plan_text import seconds
+from hpckit.report.page.colour_meanings import of_run
 from hpckit.report.page.page_document import (
     BarsBlock,
     Block,
@@ -75,7 +76,7 @@ def _result(found: PrecisionFigures) -> Iterator[Block]:
 
 def _learning(found: PrecisionFigures) -> Iterator[Block]:
     lines = [
-        PlotLine(run.precision, run.losses, number)
+        PlotLine(run.precision, run.losses, of_run(number))
         for number, run in enumerate(found.runs)
         if run.losses
     ]
@@ -85,7 +86,7 @@ def _learning(found: PrecisionFigures) -> Iterator[Block]:
         PlotLine(
             run.precision,
             [(float(n), epoch.accuracy) for n, epoch in enumerate(run.epochs, start=1)],
-            number,
+            of_run(number),
             has_dots=True,
         )
         for number, run in enumerate(found.runs)
@@ -134,7 +135,7 @@ def _batches(report: BatchSizeReport) -> Iterator[Block]:
         own = [one for one in report.timings if one.precision == precision]
         points = [(float(one.samples), one.samples_per_s) for one in own if one.step_s is not None]
         if points:
-            lines.append(PlotLine(precision, points, number, has_dots=True))
+            lines.append(PlotLine(precision, points, of_run(number), has_dots=True))
         for one in own:
             time = "out of memory" if one.step_s is None else seconds(one.step_s)
             peak = "" if one.peak_bytes is None else size(one.peak_bytes)

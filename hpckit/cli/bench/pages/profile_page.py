@@ -12,6 +12,7 @@ from hpckit.cli.bench.profile_figures import (
     whole_step,
 )
 from hpckit.planner.plan_text import seconds
+from hpckit.report.page.colour_meanings import Meaning, of_run
 from hpckit.report.page.page_document import (
     BarsBlock,
     Block,
@@ -38,7 +39,6 @@ _DRAWN = 5
 _LAYERS = 24
 """Number of layers in the plot, those with the most memory."""
 _MIB, _GIGA = 2**20, 1e9
-_ROOF = -1  # the colour of the roofline
 
 
 def profile_page(model: str, runs: Sequence[ProfiledRun], as_of: str) -> PageDocument:
@@ -127,10 +127,10 @@ def _roofline(run: ProfiledRun) -> Iterator[Block]:
         point = roofline_point(one.flops, one.bytes, one.seconds, costs.peaks)
         if point is not None and point.intensity > 0:
             at = (point.intensity, point.reached / _GIGA)
-            lines.append(PlotLine(one.name, [at], number, are_dots=True))
+            lines.append(PlotLine(one.name, [at], of_run(number), are_dots=True))
     if (point := whole_step(run)) is not None and point.intensity > 0:
         at = (point.intensity, point.reached / _GIGA)
-        lines.append(PlotLine("whole step", [at], _DRAWN, are_dots=True))
+        lines.append(PlotLine("whole step", [at], of_run(_DRAWN), are_dots=True))
     if not lines:
         yield TextBlock("No operation was counted.")
         return
@@ -140,7 +140,7 @@ def _roofline(run: ProfiledRun) -> Iterator[Block]:
         costs.peaks.ridge,
         max(*places, costs.peaks.ridge) * 4,
     )
-    lines.append(PlotLine("roofline", [_roof(end, costs) for end in ends], _ROOF))
+    lines.append(PlotLine("roofline", [_roof(end, costs) for end in ends], Meaning.PARENT))
     yield Plot("Roofline", "GFLOP/s", lines, over="FLOP per byte", is_over_log=True)
     peaks = costs.peaks
     yield TextBlock(

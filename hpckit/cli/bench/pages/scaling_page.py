@@ -14,6 +14,7 @@ from hpckit.cli.bench.scaling_figures import (
     seconds_to,
     trusted_efficiency,
 )
+from hpckit.report.page.colour_meanings import Meaning, of_run
 from hpckit.report.page.page_document import (
     BarsBlock,
     Block,
@@ -28,7 +29,6 @@ from hpckit.report.page.page_document import (
 
 Found = Mapping[str, Sequence[ScalingPoint]]
 _OVER = "ranks"
-_IDEAL = -1  # the colour of what is only compared with
 
 
 def scaling_page(found: Found, title: str, as_of: str, target: float | None) -> PageDocument:
@@ -87,12 +87,12 @@ def _result(found: Found) -> Iterator[Block]:
 
 def _speed(found: Found) -> Iterator[Block]:
     lines = [
-        PlotLine(model, _by_ranks(own, [_relative(one, own[0]) for one in own]), n, has_dots=True)
+        _line(n, model, own, [_relative(one, own[0]) for one in own])
         for n, (model, own) in enumerate(found.items())
     ]
     counts = sorted({one.world.ranks for own in found.values() for one in own})
     ideal = [(float(ranks), ranks / counts[0]) for ranks in counts]
-    lines.append(PlotLine("perfect scaling", ideal, _IDEAL))
+    lines.append(PlotLine("perfect scaling", ideal, Meaning.PARENT))
     yield Plot(
         "Samples per second over those of the fewest ranks",
         "times as fast",
@@ -106,22 +106,22 @@ def _relative(one: ScalingPoint, first: ScalingPoint) -> float:
     return one.samples_per_s / first.samples_per_s
 
 
-def _by_ranks(
-    own: Sequence[ScalingPoint], values: Sequence[float | None]
-) -> list[tuple[float, float | None]]:
-    return [(float(one.world.ranks), value) for one, value in zip(own, values, strict=True)]
+def _line(
+    number: int, model: str, own: Sequence[ScalingPoint], values: Sequence[float | None]
+) -> PlotLine:
+    """Return the values of a model by ranks."""
+    points = [(float(one.world.ranks), value) for one, value in zip(own, values, strict=True)]
+    return PlotLine(model, points, of_run(number), has_dots=True)
 
 
 def _efficiency(found: Found) -> Iterator[Block]:
     lines = [
-        PlotLine(
-            model, _by_ranks(own, [trusted_efficiency(one, own) for one in own]), n, has_dots=True
-        )
+        _line(n, model, own, [trusted_efficiency(one, own) for one in own])
         for n, (model, own) in enumerate(found.items())
     ]
     counts = sorted({one.world.ranks for own in found.values() for one in own})
     good = [(float(ranks), EFFICIENT) for ranks in counts]
-    lines.append(PlotLine(f"{EFFICIENT:.0%} of perfect", good, _IDEAL))
+    lines.append(PlotLine(f"{EFFICIENT:.0%} of perfect", good, Meaning.PARENT))
     yield Plot("Efficiency", "share of perfect", lines, from_zero=True, over=_OVER)
     for model, own in found.items():
         if why := doubt(own):
@@ -163,7 +163,7 @@ def _targets(found: Found, target: float | None) -> Iterator[Block]:
         if wanted is None:
             continue
         times = [seconds_to(one, wanted) for one in own]
-        lines.append(PlotLine(model, _by_ranks(own, times), n, has_dots=True))
+        lines.append(_line(n, model, own, times))
         for one, seconds in zip(own, times, strict=True):
             reached = "not reached" if seconds is None else f"{seconds:.2f} s"
             rows.append((model, str(one.world.ranks), f"{wanted:.4g}", reached))

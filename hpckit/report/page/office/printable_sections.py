@@ -12,6 +12,7 @@ from hpckit.report.page.page_document import (
     FactsBlock,
     PageDocument,
     Plot,
+    PlotsBlock,
     Section,
     SharesBlock,
     TableBlock,
@@ -58,5 +59,8 @@ def _printable(block: Block) -> Iterator[Printable]:
         case Plot():
             yield TextBlock(block.title)
             yield ranges(block)
+        case PlotsBlock(plots):
+            for plot in plots:
+                yield from _printable(plot)
         case _:
             yield block

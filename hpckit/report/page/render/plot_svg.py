@@ -15,7 +15,6 @@ from hpckit.report.page.render.plot_axes import (
     span_axis,
 )
 from hpckit.report.page.render.svg_elements import escaped, line, percent, picture, words
-from hpckit.report.page.series_downsampling import Point
 
 _TOP, _HIGH, _BELOW = 34.0, 210.0, 40.0  # pixels
 _ACROSS = 1000.0  # units of the inner picture, whatever its width
@@ -148,7 +147,7 @@ def _readings(plot: Plot, x: Axis) -> Iterator[str]:
             yield f'<rect class="reading" {place} height="{_HIGH:g}"><title>{title}</title></rect>'
 
 
-def last_value(points: Sequence[Point]) -> str:
+def last_value(points: Sequence[tuple[float, float | None]]) -> str:
     """Return the last finite value as text; empty if there is none."""
     known = [value for _, value in points if value is not None]
     return label(known[-1]) if known else ""
