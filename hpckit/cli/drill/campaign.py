@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +85,7 @@ def campaign(
             with new_folder(place):
                 out.note(f"{len(schedule)} faults in {steps:,} steps; the first run has none")
                 whole = _undisturbed(place, words, reference, out.note)
-                stage = CampaignSetup(words, whole, own, out.note)
+                stage = CampaignSetup([*words, *_own_suspects(words, place)], whole, own, out.note)
                 result = _run_schedule(place / "1", schedule, stage)
                 if result.problems and tries:
                     _minimise(place, schedule, stage, tries)
@@ -115,6 +116,31 @@ def judge(
         except (CampaignError, ValueError) as error:
             raise CommandError(str(error)) from None
         _print_result(out, place, result)
+
+
+def _own_suspects(words: Sequence[str], place: Path) -> list[str]:
+    """Returns overrides that give the disturbed runs of a campaign a copy of the suspect list. To
+    the nodes that lose agents by the campaign's faults nothing is wrong, so no other run is to do
+    without them, and no hook is to report them.
+
+    Raises:
+        OSError: the list cannot be copied.
+    """
+    import shutil
+
+    from hpckit.submit.compose import compose_spec
+    from hpckit.suspects.suspect_folder import list_folder
+
+    slurm = compose_spec(words).cluster.slurm
+    if slurm is None or slurm.suspects is None:
+        return []
+    known, copy = list_folder(slurm.suspects, os.environ), place / "suspects"
+    if known.is_dir():
+        shutil.copytree(known, copy)
+    else:
+        copy.mkdir(mode=0o700)
+    key = "cluster.slurm.suspects"
+    return [f"{key}.folder={copy}", f"{key}.group=null", f"{key}.hook=[]"]
 
 
 def _undisturbed(
