@@ -218,16 +218,20 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         numbers = tuple(numbers_of(run, events))
         found = slurm.jobs()
         jobs = None if found is None else jobs_of(run, numbers, found)
-        problem = f"Slurm does not answer: {slurm.error}" if jobs is None else problem
     else:
         process = starting_process(run)
         since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
         is_starting = process is not None and process.create_time() > since
+    current = verdict if is_current(verdict, progress) else None
+    state = decide(verdict, progress, owner is not None, is_starting, jobs)
+    has_done_all = state is RunState.ENDED and current is not None and current["kind"] == "done"
+    if jobs is None and not has_done_all:
+        problem = f"Slurm does not answer: {slurm.error}"
     return Overview(
         run=run,
         spec=spec,
-        state=decide(verdict, progress, owner is not None, is_starting, jobs),
-        verdict=verdict if is_current(verdict, progress) else None,
+        state=state,
+        verdict=current,
         progress=progress,
         numbers=numbers,
         jobs=jobs or (),

@@ -22,7 +22,9 @@ def loss_plot(it: PageContent) -> Plot | None:
     """Return the plot of the loss. None: no loss is finite."""
     is_smoothed, inherited = bool(it.smoothed.points), it.family.inherited
     lines = [
-        PlotLine("repeated later, or lost", it.again.points, Meaning.LOST, are_dots=True),
+        PlotLine(
+            "repeated later, or lost", it.again.points, Meaning.LOST, are_dots=True, may_leave=True
+        ),
         PlotLine("loss", it.loss.points, Meaning.TRAIN, is_faint=is_smoothed),
         PlotLine("loss, smoothed", it.smoothed.points, Meaning.TRAIN),
         PlotLine("validation", it.validation.points, Meaning.VALIDATION, has_dots=True),

@@ -68,6 +68,8 @@ class PlotLine:
     """Whether the points of the line are marked."""
     is_faint: bool = False
     """Whether it is the background of a line that says the same more clearly."""
+    may_leave: bool = False
+    """Whether its values do not widen the axis: those beyond the other lines are at its edge."""
 
 
 @dataclass(frozen=True)

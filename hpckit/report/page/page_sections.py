@@ -166,6 +166,8 @@ def _signs(it: PageContent) -> Iterator[str]:
     """Yield what lines of the plot of the loss stand for."""
     if it.smoothed.points:
         yield "Smoothed: the middle of the records around each step."
+    if it.again.points:
+        yield "Losses of steps that were repeated or lost are at the edge if they are beyond it."
     if it.history.interruptions:
         yield "Dashed: interruptions, with the generation that each ended."
     if it.history.spikes or it.history.skipped_updates:

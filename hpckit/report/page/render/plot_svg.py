@@ -58,7 +58,8 @@ def can_be_log(plot: Plot) -> bool:
 
 
 def _range(plot: Plot) -> tuple[float, float]:
-    values = [v for one in plot.lines for _, v in one.points if v is not None]
+    staying = [v for one in plot.lines if not one.may_leave for _, v in one.points if v is not None]
+    values = staying or [v for one in plot.lines for _, v in one.points if v is not None]
     return min(values), max(values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -131,6 +132,17 @@ def test_axes_have_units_and_wide_ranges_are_logarithmic() -> None:
     assert {"loss, logarithmic", "step", "0.1", "10"} <= set(words(drawn(draw_plot(plot))))
     flat = Plot("t", "tokens/s", [PlotLine("a", [(1, 0.01), (2, 50.0)], "train")], from_zero=True)
     assert {"tokens/s", "step", "0", "50"} <= set(words(drawn(draw_plot(flat))))
+
+
+def test_values_that_do_not_count_do_not_widen_the_axis() -> None:
+    kept = PlotLine("loss", [(1, 2.0), (2, 3.0)], Meaning.TRAIN)
+    lost = PlotLine("lost", [(1, 3000.0), (2, 2.5)], Meaning.LOST, are_dots=True, may_leave=True)
+    both = draw_plot(Plot("Loss", "loss", [kept, lost]))
+    path = re.compile('class="line train" d="([^"]*)"')
+    assert path.findall(both) == path.findall(draw_plot(Plot("Loss", "loss", [kept])))
+    assert 'class="dots lost" d="M500.0 0.0h0' in both
+    wide = draw_plot(Plot("Loss", "loss", [replace(lost, may_leave=False), kept]))
+    assert path.findall(wide) != path.findall(both)
 
 
 def test_many_runs_are_told_apart() -> None:
