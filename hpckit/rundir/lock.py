@@ -117,7 +117,8 @@ def read_owner(path: Path) -> LockOwner | None:
 def holder(path: Path) -> LockOwner | None:
     """Returns the process that holds the lock at `path` now, or None."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # others may only read it
+        # others may only read it; a pipe, which no release makes, is not waited for
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

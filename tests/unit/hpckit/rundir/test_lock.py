@@ -141,3 +141,8 @@ def test_another_user_sees_who_holds_a_lock() -> None:
             assert line_of(user).startswith(f"submission 7, process {os.getpid()} on ")
         with python(LOOK, f"{folder}/lock") as user:
             assert line_of(user) == "None"
+
+
+def test_a_pipe_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    assert holder(tmp_path / "lock") is None
