@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from hpckit.rundir.directory import RunDir
 
 _CHUNK = 1 << 16
+SCREEN_BYTES = 1 << 20
+"""Bytes at the end of a log that are read for a screen or a page."""
 _RANK = re.compile(r"rank(\d+)\.log")
 
 
@@ -64,13 +67,27 @@ def last_lines(path: Path, most: int) -> tuple[list[str], int]:
     A last line that is incomplete is left for the next read.
     """
     with open(path, "rb") as file:
-        end = file.seek(0, 2)
-        start, data = end, b""
-        while start > 0 and (not most or data.count(b"\n") <= most):
-            step = min(_CHUNK, start)
-            start -= step
-            file.seek(start)
-            data = file.read(step) + data
+        return _last_lines_of(file, most, 0)
+
+
+def lines_for_screen(file: BinaryIO, most: int) -> list[str]:
+    """Return the last lines of an open file, at most so many and of its last `SCREEN_BYTES`: a
+    progress bar may have written gigabytes without a line break."""
+    end = file.seek(0, 2)
+    return _last_lines_of(file, most, max(0, end - SCREEN_BYTES))[0]
+
+
+def _last_lines_of(file: BinaryIO, most: int, least: int) -> tuple[list[str], int]:
+    """As `last_lines`, of what stands from the offset `least` on."""
+    end = start = file.seek(0, 2)
+    parts, breaks = list[bytes](), 0
+    while start > least and (not most or breaks <= most):
+        step = min(_CHUNK, start - least)
+        start -= step
+        file.seek(start)
+        parts.append(file.read(step))
+        breaks += parts[-1].count(b"\n")
+    data = b"".join(reversed(parts))
     whole, newline, _ = data.rpartition(b"\n")
     lines = whole.decode(errors="replace").split("\n") if newline else []
     return lines[-most:] if most else lines, end - len(data) + len(whole) + len(newline)

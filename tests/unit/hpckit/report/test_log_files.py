@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.report.log_files import LogSelection, describe_logs, find_log, follow, last_lines
+from hpckit.report.log_files import (
+    LogSelection,
+    describe_logs,
+    find_log,
+    follow,
+    last_lines,
+    lines_for_screen,
+)
 from hpckit.rundir.directory import RunDir
 
 
@@ -44,6 +51,19 @@ def test_last_lines_of_a_file_of_any_length(tmp_path: Path) -> None:
     assert last_lines(log, 0) == (every, end)
     log.write_text("")
     assert last_lines(log, 10) == ([], 0)
+
+
+def test_a_screen_reads_only_the_end_of_a_log_without_line_breaks(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("first\n" + "\r10%" * 100_000 + "\nlast\n")
+    with open(log, "rb") as file:
+        assert lines_for_screen(file, 2) == ["\r10%" * 100_000, "last"]
+        assert lines_for_screen(file, 9)[0] == "first"
+    with open(log, "ab") as file:
+        file.truncate(1 << 32)
+    with open(log, "rb") as file:
+        assert lines_for_screen(file, 9) == []
+        assert file.tell() <= 1 << 32
 
 
 def test_following_goes_over_to_the_next_generation_and_ends_with_the_run(run: RunDir) -> None:
