@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 UP, DOWN = "\x1b[A", "\x1b[B"
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
@@ -20,19 +22,48 @@ Read = Callable[[float], str]
 @contextmanager
 def terminal_key_reader() -> Iterator[Read]:
     """Yields a function that waits up to the given number of seconds and returns the next key, or
-    "" if there is none. Ctrl-C still raises KeyboardInterrupt."""
+    "" if there is none, or if the terminal has another size. Ctrl-C still raises KeyboardInterrupt;
+    SIGTERM and SIGHUP raise SystemExit, so that the terminal is left as it was."""
     handle = sys.stdin.fileno()
     waiting: list[str] = []
     before = termios.tcgetattr(handle)
     tty.setcbreak(handle)
-
-    def read(within_s: float) -> str:
-        if not waiting and select.select([handle], [], [], max(0.0, within_s))[0]:
-            typed = os.read(handle, _MOST).decode(errors="replace")
-            waiting.extend(_KEY.findall(typed.replace("\x1bO", "\x1b[")))  # of a keypad
-        return waiting.pop(0) if waiting else ""
-
     try:
-        yield read
+        with _signals_as_bytes() as signals:
+
+            def read(within_s: float) -> str:
+                if not waiting:
+                    ready = select.select([handle, signals], [], [], max(0.0, within_s))[0]
+                    if signals in ready:
+                        os.read(signals, _MOST)
+                    elif ready:
+                        typed = os.read(handle, _MOST).decode(errors="replace")
+                        waiting.extend(_KEY.findall(typed.replace("\x1bO", "\x1b[")))  # of a keypad
+                return waiting.pop(0) if waiting else ""
+
+            yield read
     finally:
-        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _signals_as_bytes() -> Iterator[int]:
+    """Yields a descriptor from which a byte can be read after each signal, so that a change of the
+    terminal's size ends a wait."""
+    mine, its = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(its, warn_on_full_buffer=False)
+    handlers = {one: signal.signal(one, _leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
+    try:
+        yield mine
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+        signal.set_wakeup_fd(before)
+        os.close(mine)
+        os.close(its)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -20,18 +21,25 @@ from tests.integration.run.runs import ALONE, PACED, command, started
 
 PATIENCE_S = 300.0
 _HOME = "\x1b[H"
+_USUAL_SCREEN = "\x1b[?1049l"
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
     """What a program writes to it, since it was last asked; and keys."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle, self._seen = handle, ""
+    def __init__(self, handle: int, process: subprocess.Popen[bytes]) -> None:
+        self._handle, self._process, self._seen = handle, process, ""
 
     def strike(self, keys: str) -> None:
         self._seen = ""
         os.write(self._handle, keys.encode())
+
+    def resize_once(self, columns: int, rows: int) -> None:
+        """Make it of this size, with the signal that programs get of it."""
+        self._seen = ""
+        termios.tcsetwinsize(self._handle, (rows, columns))
+        self._process.send_signal(signal.SIGWINCH)
 
     def resize(self, columns: int, rows: int) -> None:
         """Make it of this size, of which the next screens are."""
@@ -56,28 +64,36 @@ class Terminal:
 
 
 @contextmanager
-def top(root: Path, columns: int = 140, rows: int = 30) -> Iterator[Terminal]:
-    """It is left by its own key, and then has ended well."""
+def top(
+    root: Path, columns: int = 140, rows: int = 30, every: float = 0.5, end: int | None = None
+) -> Iterator[Terminal]:
+    """It is left by its own key, or by the signal `end`, and then the terminal is as it was."""
     mine, its = pty.openpty()
     termios.tcsetwinsize(its, (rows, columns))
+    modes = termios.tcgetattr(its)
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
-        [HPCKIT, "top", f"--root={root}", "--every=0.5"],
+        [HPCKIT, "top", f"--root={root}", f"--every={every}"],
         stdin=its,
         stdout=its,
         stderr=its,
         env=env | {"TERM": "xterm"},
     )
-    os.close(its)
     try:
-        terminal = Terminal(mine)
+        terminal = Terminal(mine, process)
         terminal.wait_for("q: quit")
         yield terminal
-        terminal.strike("q")
-        assert process.wait(PATIENCE_S) == 0
+        if end is None:
+            terminal.strike("q")
+        else:
+            process.send_signal(end)
+        terminal.wait_for(_USUAL_SCREEN)
+        assert process.wait(PATIENCE_S) == (0 if end is None else 128 + end)
+        assert termios.tcgetattr(its) == modes
     finally:
         process.kill()
         process.wait()
+        os.close(its)
         os.close(mine)
 
 
@@ -109,6 +125,14 @@ def test_a_run_is_opened_on_a_terminal_that_becomes_small(reference: RunDir) -> 
         terminal.wait_for("any key: back")
         terminal.strike("x\x1b")
         terminal.wait_for("enter: open")
+
+
+def test_a_new_size_is_shown_at_once_and_a_signal_leaves_the_terminal_as_it_was(
+    reference: RunDir,
+) -> None:
+    with top(reference.path.parent, every=2 * PATIENCE_S, end=signal.SIGTERM) as terminal:
+        terminal.resize_once(50, 10)
+        terminal.wait_for(_HOME)
 
 
 def test_a_run_is_cancelled_after_a_question(tmp_path: Path, shards: Path) -> None:
