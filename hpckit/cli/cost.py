@@ -99,7 +99,10 @@ def cost(
         else:
             _print_runs(costs, whole, line, out)
         for path in line.missing:
-            out.note(f"{path}, which a run was forked from, no longer exists and does not count")
+            out.note(
+                f"{path}, which a run was forked from, no longer exists or may not be read, and "
+                "does not count"
+            )
 
 
 def _print_run(cost: RunCost, out: CommandOutput) -> None:

@@ -70,8 +70,14 @@ def status(
 def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     from hpckit.report.overview import look, runs_below
     from hpckit.report.terminal.status_table import LEGEND, table_of
+    from hpckit.system.os_errors import describe
 
-    runs = [look(run, slurm) for run in runs_below(root)]
+    runs = []
+    for run in runs_below(root):
+        try:
+            runs.append(look(run, slurm))
+        except PermissionError as error:  # a run of another user
+            out.note(f"{run.name} is left out: {describe(error)}")
     out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
     if slurm.error is not None:
         out.note(

@@ -222,7 +222,7 @@ class TopScreen:
 
     def _look_at(self, run: RunDir, slurm: Queue) -> Overview | None:
         """Return the state of a run; that of before, if nothing of it is active and none of its
-        files has changed. None: its directory no longer exists."""
+        files has changed. None: it no longer exists, or is another user's and may not be read."""
         from hpckit.report.overview import look
 
         signature = _signature(run)
@@ -231,7 +231,7 @@ class TopScreen:
             return before[1]
         try:
             found = look(run, slurm)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return None
         self._seen[run.path] = (signature, found)
         return found
@@ -246,13 +246,16 @@ class TopScreen:
             self._read_log(it.run)
 
     def _read_log(self, run: RunDir) -> None:
-        from hpckit.report.log_files import LogSelection, find_log, last_lines
+        from hpckit.report.log_files import LogSelection, find_log, lines_for_screen
 
         wanted = LogSelection(rank=0) if self._is_of_rank else LogSelection()
         whose = "rank 0's log" if self._is_of_rank else "log"
         path = find_log(run, wanted)
+        lines = ["there is none yet"]
         try:
-            lines = last_lines(path, LOG_LINES)[0] if path is not None else ["there is none yet"]
+            if path is not None:
+                with open(path, "rb") as file:
+                    lines = lines_for_screen(file, LOG_LINES)
         except OSError as error:
             lines = [str(error)]
         self._show(f"{whose} of {run.name}", lines, is_log=True)

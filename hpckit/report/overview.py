@@ -251,9 +251,18 @@ def _namesakes(mine: Sequence[SlurmJob], jobs: Sequence[SlurmJob]) -> tuple[Slur
 
 
 def runs_below(root: Path) -> Iterator[RunDir]:
-    """Return the run directories in folder `root`, by name; empty if it does not exist."""
+    """Return the run directories in folder `root`, by name; empty if it does not exist. Those of
+    other users that this one may not look into are left out."""
     if root.is_dir():
-        yield from (RunDir(p) for p in sorted(root.iterdir()) if (p / "submissions").is_dir())
+        yield from (RunDir(path) for path in sorted(root.iterdir()) if is_run(path))
+
+
+def is_run(path: Path) -> bool:
+    """Return whether there is a run directory at `path` that this user may look into."""
+    try:
+        return (path / "submissions").is_dir()
+    except PermissionError:
+        return False
 
 
 def read_verdict(run: RunDir) -> tuple[dict[str, Any] | None, str | None]:

@@ -3,11 +3,12 @@ forks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.report.overview import runs_below
+from hpckit.report.overview import is_run, runs_below
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord, read_fork
 
@@ -21,7 +22,7 @@ class Lineage:
     forks: Mapping[Path, ForkRecord]
     """Where each of them was forked from, by run directory, if it is a fork."""
     missing: tuple[str, ...]
-    """Run directories that a run was forked from and that are gone."""
+    """Run directories that a run was forked from and that are gone, or may not be read."""
 
 
 def read_lineage(runs: Iterable[RunDir], root: Path) -> Lineage:
@@ -30,25 +31,25 @@ def read_lineage(runs: Iterable[RunDir], root: Path) -> Lineage:
     Forks are looked for beside the runs and in the folder `root`.
     """
     forks: dict[Path, ForkRecord] = {}
-    missing, wanted = list[str](), [_place(run.path) for run in runs]
+    missing, wanted = list[str](), [real_path(run.path) for run in runs]
     known = dict.fromkeys(wanted)
     while wanted:
         path = wanted.pop()
-        fork = read_fork(RunDir(path))
+        fork = _fork_of(RunDir(path))
         if fork is None:
             continue
         forks[path] = fork
-        parent = _place(Path(fork.path))
-        if not (parent / "submissions").is_dir():
+        parent = real_path(Path(fork.path))
+        if not is_run(parent):
             missing.append(fork.path)
         elif parent not in known:
             known[parent] = None
             wanted.append(parent)
-    for folder in dict.fromkeys([*(path.parent for path in known), _place(root)]):
+    for folder in dict.fromkeys([*(path.parent for path in known), real_path(root)]):
         for run in runs_below(folder):
-            if (fork := read_fork(run)) is not None:
-                forks[_place(run.path)] = fork
-    parents = {path: _place(Path(fork.path)) for path, fork in forks.items()}
+            if (fork := _fork_of(run)) is not None:
+                forks[real_path(run.path)] = fork
+    parents = {path: real_path(Path(fork.path)) for path, fork in forks.items()}
     ordered = in_order(known, parents)
     kept = {path: fork for path, fork in forks.items() if path in ordered}
     return Lineage(tuple(map(RunDir, ordered)), kept, tuple(dict.fromkeys(missing)))
@@ -77,5 +78,15 @@ def in_order(members: Iterable[Path], parents: Mapping[Path, Path]) -> list[Path
     return sorted(family, key=ancestors)
 
 
-def _place(path: Path) -> Path:
-    return path.absolute().resolve()
+def _fork_of(run: RunDir) -> ForkRecord | None:
+    """Return the record of a run; None, too, if it is another user's and may not be read."""
+    try:
+        return read_fork(run)
+    except PermissionError:
+        return None
+
+
+def real_path(path: Path) -> Path:
+    """Return a path without links. Where links lead to each other, some are left, and nothing is
+    raised: the path may be from a record."""
+    return Path(os.path.realpath(path))

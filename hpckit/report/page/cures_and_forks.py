@@ -86,7 +86,8 @@ def family_blocks(it: PageContent) -> Iterator[Block]:
     if family.others:
         yield TextBlock(f"And {family.others:,} more.")
     for path in family.missing:
-        yield TextBlock(f"{path}, which it descends from, no longer exists.", is_alert=True)
+        words = f"{path}, which it descends from, no longer exists or may not be read."
+        yield TextBlock(words, is_alert=True)
 
 
 def _relative(one: RelatedRun) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpckit.events.event_validation import read_valid_events
 from hpckit.events.schema import Event
-from hpckit.report.cost.lineage import Lineage, read_lineage
+from hpckit.report.cost.lineage import Lineage, read_lineage, real_path
 from hpckit.report.history import build_history
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.page.curve_values import Curve, curve_of, values_of
@@ -36,9 +37,9 @@ class RunFamily:
     runs: tuple[RelatedRun, ...] = ()
     """A parent comes before its forks."""
     others: int = 0
-    """Number of runs whose records were not read."""
+    """Number of runs whose records were not read, or may not be."""
     missing: tuple[str, ...] = ()
-    """Run directories of parents that no longer exist."""
+    """Run directories of parents that no longer exist, or may not be read."""
     inherited: Curve | None = None
     """The losses of its ancestors, up to the step from which it continues them."""
 
@@ -49,21 +50,26 @@ def read_family(run: RunDir, slurm: Queue) -> RunFamily:
     Raises:
         OSError: a run directory cannot be read.
     """
-    own = _place(run.path)
+    own = real_path(run.path)
     lineage = read_lineage([run], own.parent)
     if not lineage.forks:
         return RunFamily(missing=lineage.missing)
     line = _ancestors(own, lineage)
     first = [*dict.fromkeys([*line, own, *(one.path for one in lineage.runs)])][:MOST]
-    shown = [one for one in lineage.runs if one.path in first]
-    events = {one.path: read_valid_events(one).events for one in shown}
+    events: dict[Path, Sequence[Event]] = {}
+    shown: list[RelatedRun] = []
+    for one in lineage.runs:
+        if one.path in first:
+            with suppress(PermissionError):  # of files of another user
+                found = read_valid_events(one).events
+                shown.append(RelatedRun(look(one, slurm, found), one.path == own))
+                events[one.path] = found
+    known = [(events[path], fork) for path, fork in line.items() if path in events]
     return RunFamily(
-        runs=tuple(
-            RelatedRun(look(one, slurm, events[one.path]), one.path == own) for one in shown
-        ),
+        runs=tuple(shown),
         others=len(lineage.runs) - len(shown),
         missing=lineage.missing,
-        inherited=inherited_losses([(events[path], fork) for path, fork in line.items()]),
+        inherited=inherited_losses(known),
     )
 
 
@@ -101,12 +107,8 @@ def _ancestors(own: Path, lineage: Lineage) -> dict[Path, ForkRecord]:
     it."""
     there, found, path = {one.path for one in lineage.runs}, dict[Path, ForkRecord](), own
     while (fork := lineage.forks.get(path)) is not None:
-        path = _place(Path(fork.path))
+        path = real_path(Path(fork.path))
         if path not in there or path in found:
             break
         found[path] = fork
     return found
-
-
-def _place(path: Path) -> Path:
-    return path.absolute().resolve()

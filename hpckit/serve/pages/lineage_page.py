@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.report.cost.lineage import in_order
+from hpckit.report.cost.lineage import in_order, real_path
 from hpckit.report.page.render.svg_elements import percent, picture
 from hpckit.rundir.fork_record import ForkRecord
 from hpckit.serve.pages.html_elements import Content, Html, joined, link, note, table, tag
@@ -39,7 +39,7 @@ class LineageRow:
 def families(runs: Sequence[ReadRun]) -> list[list[LineageRow]]:
     """Return the runs that belong together, each family in the order of a tree: a parent before its
     forks. Runs without relatives are left out."""
-    by_path = {read.served.run.path.resolve(): read for read in runs}
+    by_path = {real_path(read.served.run.path): read for read in runs}
     forks = {
         path: read.overview.fork
         for path, read in by_path.items()
@@ -60,7 +60,7 @@ def families(runs: Sequence[ReadRun]) -> list[list[LineageRow]]:
 
 def _parent(fork: ForkRecord, served: Mapping[Path, ReadRun]) -> Path:
     """Return the run directory of a parent: where it was, or where the only run of its name is."""
-    recorded = Path(fork.path).resolve()
+    recorded = real_path(Path(fork.path))
     named = [path for path in served if path.name == recorded.name]
     return named[0] if recorded not in served and len(named) == 1 else recorded
 

@@ -199,7 +199,7 @@ def test_a_fork_is_told_with_its_family_and_the_loss_before_it(tmp_path: Path) -
         *(("parent", None), ("fork", 500_000)),
     ]
     shutil.rmtree(parent.path)
-    assert f"{parent.path}, which it descends from, no longer exists." in told(fork)["html"]
+    assert f"{parent.path}, which it descends from, no longer exists" in told(fork)["html"]
 
 
 def test_a_program_is_told_what_to_report(tmp_path: Path) -> None:
