@@ -81,7 +81,7 @@ class SiteApplication:
         if PARAMETER in request.query_params:
             return self._with_cookie(request)
         try:
-            address = request.url.path.removeprefix("/")
+            address = str(request.scope["path"]).removeprefix("/")
             page = await run_in_threadpool(self._site.page, address, dict(request.query_params))
         except PageNotFoundError:
             return _plain("No page has this address.\n", 404)
@@ -107,7 +107,7 @@ class SiteApplication:
     def _with_cookie(self, request: Request) -> Response:
         """Return the way to the same page without the token, which is kept in a cookie if it was
         the right one."""
-        to = address_without_token(request.url.path, request.query_params.multi_items())
+        to = address_without_token(request.scope["path"], request.query_params.multi_items())
         response = RedirectResponse(to, 303)
         if is_token(request.query_params[PARAMETER], self._access.token):
             response.set_cookie(

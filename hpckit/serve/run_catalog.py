@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
+from hpckit.serve.record_owners import foreign_record
 from hpckit.system.os_errors import describe
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
@@ -24,7 +25,7 @@ class ServedRun:
     """Letters, digits and `._~-`; no two runs have the same."""
     run: RunDir
     problem: str | None = None
-    """Why its directory cannot be read."""
+    """Why its directory cannot be read, or is not to be shown."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RunCatalog:
 
     def read(self) -> CatalogReading:
         """Return the runs that there are now."""
-        found = {run.path: ServedRun("", run) for run in self._runs}
+        found = {run.path: _served(run) for run in self._runs}
         problems = []
         for root in self._roots:
             try:
@@ -68,9 +69,16 @@ def _runs_in(root: Path) -> Iterator[ServedRun]:
     for path in sorted(root.iterdir()):
         try:
             if (path / "submissions").is_dir():
-                yield ServedRun("", RunDir(path))
+                yield _served(RunDir(path))
         except OSError as error:  # as of a run of another user
             yield ServedRun("", RunDir(path), describe(error, path))
+
+
+def _served(run: RunDir) -> ServedRun:
+    try:
+        return ServedRun("", run, foreign_record(run))
+    except OSError as error:
+        return ServedRun("", run, describe(error, run.path))
 
 
 def keys_of(paths: Sequence[Path]) -> dict[Path, str]:

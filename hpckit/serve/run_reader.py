@@ -1,5 +1,5 @@
-"""Reads runs for the pages, as rarely as it can: a run whose files have not changed is not read
-again, and one that changes all the time takes a bounded share of a processor."""
+"""Reads runs for the pages, as rarely as it can: a run that is over is read again only if its files
+have changed, and one that goes on takes a bounded share of a processor."""
 
 from __future__ import annotations
 
@@ -122,9 +122,15 @@ class RunReader:
         self._queue = _SharedQueue()
 
     def read(self, served: ServedRun) -> ReadRun:
-        """Return the state of a run, read now or a little earlier."""
+        """Return the state of a run, read now or a little earlier. While another thread reads it
+        again, that is as it was before, so that a long one does not hold up the pages of others."""
+        if served.problem is not None:
+            return ReadRun(served, None, None, (), served.problem, time.time())
         kept = self._kept_of(served)
-        with kept.lock:
+        known = kept.read
+        if not kept.lock.acquire(blocking=known is None) and known is not None:
+            return known
+        try:
             stamp = stamp_of(served.run)
             if kept.read is None or self._is_due(kept, stamp):
                 began_s = time.monotonic()
@@ -132,6 +138,8 @@ class RunReader:
                 kept.stamp, kept.at_s = stamp, time.monotonic()
                 kept.took_s = kept.at_s - began_s
             return kept.read
+        finally:
+            kept.lock.release()
 
     def report(self, served: ServedRun) -> str:
         """Return the page that `hpckit report` writes, as HTML.
@@ -175,8 +183,6 @@ class RunReader:
 
     def _read(self, served: ServedRun) -> ReadRun:
         now = time.time()
-        if served.problem is not None:
-            return ReadRun(served, None, None, (), served.problem, now)
         try:
             told = read_valid_events(served.run)
             overview = look(served.run, self.queue(), told.events)

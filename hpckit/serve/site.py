@@ -13,7 +13,7 @@ from checkpointing import CheckpointError
 from hpckit.agent.exit_report import WorkerError
 from hpckit.config.spec import RunSpec, SuspectsSpec
 from hpckit.report.error_location import place
-from hpckit.report.log_files import LogSelection, find_log, last_lines
+from hpckit.report.log_files import LogSelection, find_log, lines_for_screen
 from hpckit.rundir.directory import RunDir
 from hpckit.serve.checkpoint_reader import (
     CheckpointPageError,
@@ -29,6 +29,7 @@ from hpckit.serve.pages.lineage_page import lineage_page
 from hpckit.serve.pages.nodes_page import nodes_page
 from hpckit.serve.pages.page_shell import PageFrame, breadcrumbs, page, script, stylesheet
 from hpckit.serve.pages.run_pages import RunTrouble, error_page, run_page
+from hpckit.serve.record_owners import open_record
 from hpckit.serve.run_catalog import RunCatalog, ServedRun
 from hpckit.serve.run_reader import READ_ERRORS, ReadRun, RunReader, describe_problem
 from hpckit.suspects.suspect_folder import list_folder, read_view
@@ -124,6 +125,8 @@ class RunSite:
 
     def _of_run(self, served: ServedRun, name: str, query: Query) -> SitePage:
         frame = PageFrame("../../", self._every_s)
+        if served.problem is not None and name in _OF_RUN:
+            return SitePage(run_page(frame, self._reader.read(served), time.time()))
         if name == "report.html":
             return self._report(frame, served)
         read, now = self._reader.read(served), time.time()
@@ -151,8 +154,7 @@ class RunSite:
     def _trouble(self, run: RunDir) -> RunTrouble:
         try:
             found = self._first_error(run, None)
-            path = find_log(run, LogSelection())
-            lines = last_lines(path, LOG_LINES)[0] if path is not None else []
+            lines = _end_of_log(run)
             if found is None:
                 return RunTrouble(None, None, None, lines)
             number, error = found
@@ -192,6 +194,19 @@ class RunSite:
                 found = read_suspect_lists(runs)
                 self._lists = time.monotonic(), found
             return self._lists[1]
+
+
+def _end_of_log(run: RunDir) -> list[str]:
+    """Return the last lines of the supervisor's log; empty if there is none.
+
+    Raises:
+        OSError: it cannot be read, or is not the owner's.
+    """
+    path = find_log(run, LogSelection())
+    if path is None:
+        return []
+    with open_record(run, path) as file:
+        return lines_for_screen(file, LOG_LINES)
 
 
 def read_suspect_lists(runs: Sequence[ReadRun]) -> dict[str, SuspectView]:

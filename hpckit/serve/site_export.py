@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpckit.serve.pages.page_shell import MARK
-from hpckit.serve.site import RunSite
+from hpckit.serve.site import PageNotFoundError, RunSite
 from hpckit.system.atomic_files import write_text
 
 _HEAD = 1024  # bytes in which the mark is
@@ -47,9 +47,12 @@ def export_site(site: RunSite, folder: Path) -> int:
     check_folder(folder)
     written = 0
     for address in site.addresses():
+        try:
+            text = site.page(address, {}).text
+        except PageNotFoundError:  # the run was removed meanwhile
+            continue
         path = folder / address
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = site.page(address, {}).text
         write_text(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
         written += 1
     return written

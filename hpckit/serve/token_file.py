@@ -23,7 +23,8 @@ def new_token() -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in the file at `path`, which is made with a new one if it does not exist.
+    """Return the token in the file at `path`, which is made with a new one, and with its folder, if
+    it does not exist.
 
     Raises:
         TokenFileError: it is not this user's alone, or holds no token.
@@ -57,6 +58,7 @@ def _problem(found: os.stat_result) -> str | None:
 
 def _make(path: Path) -> str:
     token = new_token()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w") as file:
         os.fchmod(file.fileno(), 0o600)

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const every = Number(document.documentElement.dataset.everyMs);
+  const longestMs = 60000;
   const connection = document.getElementById("connection");
   let newest = new Date();
   let isAsking = false;
@@ -32,7 +33,8 @@
     if (document.hidden || isAsking || isSelecting()) return;
     isAsking = true;
     try {
-      const answer = await fetch(location.href, { cache: "no-store", redirect: "error" });
+      const signal = AbortSignal.timeout(Math.max(every, longestMs));
+      const answer = await fetch(location.href, { cache: "no-store", redirect: "error", signal });
       if (answer.status === 401) {
         throw new Error("the server has another token now: open the address that it printed");
       }
@@ -41,7 +43,8 @@
       newest = new Date();
       connection.hidden = true;
     } catch (error) {
-      const why = error instanceof TypeError ? "the server does not answer" : error.message;
+      const isSilent = error instanceof TypeError || error.name === "TimeoutError";
+      const why = isSilent ? "the server does not answer" : error.message;
       connection.textContent = `Not refreshed since ${newest.toLocaleTimeString()}: ${why}.`;
       connection.hidden = false;
     } finally {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -178,6 +180,35 @@ def test_the_lineage_has_a_parent_before_its_forks_at_their_steps(
     assert "step 20 of gpt-1a2b3c4d" in text_of(runs, "lineage.html")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"step": "20"}, {"step": -1}, {"step": 2**70}, {"step": None}, {"path": 7}),
+        *({"path": "a\0b"}, {"path": "\ud800"}, {"run": ["x"]}, {"more": 1}),
+    ],
+)
+def test_a_fork_record_that_is_damaged_takes_no_page_away(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    run = ran(tmp_path / "runs" / "gpt-1")
+    record = asdict(ForkRecord("a", "/none", "/store", 3, "x")) | change
+    run.fork.write_text(json.dumps(record))
+    site = ServedFolder(tmp_path / "runs", *[run] * 6).site()
+    for address in site.addresses():
+        assert site.page(address, {}).text
+    assert "forked from" not in Page(site.page("index.html", {}).text).text
+
+
+def test_links_that_lead_to_each_other_take_no_page_away(tmp_path: Path) -> None:
+    run = ran(tmp_path / "runs" / "gpt-1")
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    write_fork(run, ForkRecord("a", str(tmp_path / "a"), "/store", 3, "x"))
+    site = ServedFolder(tmp_path / "runs", *[run] * 6).site()
+    assert "step 3 of a" in Page(site.page("lineage.html", {}).text).text
+    assert "no longer exists" in site.page("runs/gpt-1/report.html", {}).text
+
+
 def test_runs_that_name_each_other_as_parents_are_shown(tmp_path: Path) -> None:
     reader = RunReader(lambda overview, events: None, 0.0)
     both = [ran(tmp_path / "a-1"), ran(tmp_path / "b-2")]
@@ -243,6 +274,33 @@ def test_a_run_is_read_again_when_its_records_change(
         again = reader.read(served)
     assert again.overview is not None
     assert again.overview.progress.step == 11
+
+
+def test_a_run_that_is_being_read_does_not_hold_up_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ran(tmp_path / "gpt-1")
+    served, reader = ServedRun("gpt-1", run), RunReader(lambda overview, events: None, 0.0)
+    first = reader.read(served)
+    monkeypatch.setattr(run_reader, "SHARE", 0)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read(run: RunDir) -> event_validation.ValidatedEvents:
+        begun.set()
+        assert may_end.wait(60)
+        return event_validation.read_valid_events(run)
+
+    monkeypatch.setattr(run_reader, "read_valid_events", read)
+    go_on(run, 11)
+    thread = threading.Thread(target=reader.read, args=(served,))
+    thread.start()
+    assert begun.wait(60)
+    assert reader.read(served) is first
+    may_end.set()
+    thread.join()
+    again = reader.read(served).overview
+    assert again is not None
+    assert again.progress.step == 11
 
 
 def test_a_report_is_made_again_when_its_records_change(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from hpckit.serve.token_file import TokenFileError, new_token, read_token
 def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        made = read_token(tmp_path / "token")
+        made = read_token(tmp_path / "hpckit" / "token")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "hpckit" / "token").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "hpckit").stat().st_mode) == 0o700
     assert len(made) >= 40
-    assert read_token(tmp_path / "token") == made
+    assert read_token(tmp_path / "hpckit" / "token") == made
     assert len({new_token(), new_token(), made}) == 3
 
 
