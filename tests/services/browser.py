@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ class Browser:
         self._tell("Emulation.setDeviceMetricsOverride", **size)
         self._tell("Emulation.setEmulatedMedia", features=[scheme])
         self._waiting.clear()
-        self._tell("Page.navigate", url=path.resolve().as_uri())
-        while not any(one.get("method") == "Page.loadEventFired" for one in self._waiting):
+        begun = self._tell("Page.navigate", url=path.resolve().as_uri())
+        if "errorText" in begun:
+            raise ServiceError(f"{path}: {begun['errorText']}")
+        while not _is_loaded(self._waiting, begun["loaderId"]):
             self._waiting.append(self._next())
 
     def run(self, script: str) -> Any:
@@ -120,6 +122,18 @@ class Browser:
         message, _, self._read = self._read.partition(b"\0")
         found: dict[str, Any] = json.loads(message)
         return found
+
+
+def _is_loaded(events: Iterable[dict[str, Any]], loader: str) -> bool:
+    """Return whether the page that this loader loads is there; an event of the page before it,
+    which may still be on its way, does not count."""
+    is_shown = False
+    for one in events:
+        if one.get("method") == "Page.frameNavigated":
+            is_shown = one["params"]["frame"]["loaderId"] == loader
+        elif is_shown and one.get("method") == "Page.loadEventFired":
+            return True
+    return False
 
 
 @contextmanager
