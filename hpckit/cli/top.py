@@ -99,7 +99,9 @@ class TopScreen:
         from hpckit.report.overview import Queue, runs_below
 
         slurm = Queue()
-        found = (self._look_at(run, slurm) for run in runs_below(self._root))
+        # before Slurm is asked, which may know later of a job that is being submitted
+        signatures = [(run, _signature(run)) for run in runs_below(self._root)]
+        found = (self._look_at(run, signature, slurm) for run, signature in signatures)
         self._all = [it for it in found if it is not None]
         names = [it.run.name for it in self._all]
         if self._asked is not None and self._asked.run.name not in names:
@@ -220,12 +222,11 @@ class TopScreen:
         elif key.isprintable():
             self._words += key
 
-    def _look_at(self, run: RunDir, slurm: Queue) -> Overview | None:
+    def _look_at(self, run: RunDir, signature: Signature, slurm: Queue) -> Overview | None:
         """Return the state of a run; that of before, if nothing of it is active and none of its
         files has changed. None: it no longer exists, or is another user's and may not be read."""
         from hpckit.report.overview import look
 
-        signature = _signature(run)
         before = self._seen.get(run.path)
         if before is not None and before[0] == signature and not before[1].is_alive:
             return before[1]
@@ -287,7 +288,7 @@ class TopScreen:
 def _signature(run: RunDir) -> Signature:
     """Return what changes whenever anything of a run does."""
     found = []
-    for path in (run.events, run.verdict, run.lock, run.path / "submissions"):
+    for path in (run.events, run.verdict, run.lock, run.submissions, run.submitit):
         try:
             status = path.stat()
         except OSError:

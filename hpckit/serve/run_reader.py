@@ -35,6 +35,9 @@ QUEUE_S, SILENT_QUEUE_S = 10.0, 60.0
 asked again after it did not answer."""
 SHARE = 10
 """A run is read again after at least so many times the time that the last reading took."""
+REQUEUE_S = 600.0
+"""Seconds after which a run that no job continues is read again though its files are unchanged, as
+somebody may have requeued its job."""
 REPORT_S, FINAL_REPORT_S = 60.0, 600.0
 """Seconds for which a report is shown again, of a run that is not over and of one that is and whose
 files are unchanged: it also tells of the run's forks and its store."""
@@ -86,9 +89,13 @@ class _CachedRun:
     lock: threading.Lock = field(default_factory=threading.Lock)
     report_lock: threading.Lock = field(default_factory=threading.Lock)
     stamp: Stamp | None = None
+    stamped_s: float = 0.0
+    """When the files were first seen as they are."""
     read: ReadRun | None = None
     at_s: float = 0.0
     took_s: float = 0.0
+    has_old_queue: bool = False
+    """Whether Slurm was asked before that, and may know of a job since."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +138,15 @@ class RunReader:
         if not kept.lock.acquire(blocking=known is None) and known is not None:
             return known
         try:
-            stamp = stamp_of(served.run)
+            began_s, stamp = time.monotonic(), stamp_of(served.run)
             if kept.read is None or self._is_due(kept, stamp):
-                began_s = time.monotonic()
-                kept.read = self._read(served)
-                kept.stamp, kept.at_s = stamp, time.monotonic()
+                slurm = self.queue()
+                kept.read = self._read(served, slurm)
+                if kept.stamp != stamp:
+                    kept.stamp, kept.stamped_s = stamp, began_s
+                kept.at_s = time.monotonic()
                 kept.took_s = kept.at_s - began_s
+                kept.has_old_queue = slurm.is_older(kept.stamped_s)
             return kept.read
         finally:
             kept.lock.release()
@@ -163,7 +173,7 @@ class RunReader:
                     self._reports.popitem(last=False)
             return page
 
-    def queue(self) -> Queue:
+    def queue(self) -> _SharedQueue:
         """Return Slurm's queue, which is asked when a run of Slurm's is first read."""
         with self._lock:
             if self._queue.is_old(time.monotonic()):
@@ -176,16 +186,19 @@ class RunReader:
 
     def _is_due(self, kept: _CachedRun, stamp: Stamp) -> bool:
         assert kept.read is not None
-        is_settled = kept.read.overview is not None and kept.read.overview.state in _SETTLED
-        if is_settled and kept.stamp == stamp:
-            return False
-        return time.monotonic() - kept.at_s >= max(self._every_s, SHARE * kept.took_s)
+        it, every_s = kept.read.overview, max(self._every_s, SHARE * kept.took_s)
+        if it is not None and it.state in _SETTLED and kept.stamp == stamp:
+            if not it.is_slurm or (it.is_ended and not kept.has_old_queue):
+                return False
+            if not kept.has_old_queue:  # a job may be requeued
+                every_s = max(every_s, REQUEUE_S)
+        return time.monotonic() - kept.at_s >= every_s
 
-    def _read(self, served: ServedRun) -> ReadRun:
+    def _read(self, served: ServedRun, slurm: Queue) -> ReadRun:
         now = time.time()
         try:
             told = read_valid_events(served.run)
-            overview = look(served.run, self.queue(), told.events)
+            overview = look(served.run, slurm, told.events)
             budget = self._budget_of(overview, told.events)
             found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
         except READ_ERRORS as error:
@@ -200,14 +213,21 @@ class _SharedQueue(Queue):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self._asked_s: float | None = None
         self._answered_s: float | None = None
 
     def jobs(self) -> list[SlurmJob] | None:
         with self._lock:
+            if self._asked_s is None:
+                self._asked_s = time.monotonic()
             found = super().jobs()
             if self._answered_s is None:
                 self._answered_s = time.monotonic()
             return found
+
+    def is_older(self, then_s: float) -> bool:
+        """Return whether Slurm was asked before that time."""
+        return self._asked_s is not None and self._asked_s < then_s
 
     def is_old(self, now_s: float) -> bool:
         """Return whether Slurm is to be asked again."""

@@ -17,6 +17,7 @@ from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.terminal.top_view import ScreenSize
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import hold_all
+from hpckit.slurm.squeue import SlurmJob
 from tests.unit.hpckit.report.sample_runs import ran, submitted, write
 
 
@@ -167,3 +168,25 @@ def shown(screen: TopScreen) -> str:
     console = Console(width=80, height=24, file=StringIO(), record=True)
     console.print(screen.view(ScreenSize()))
     return console.export_text()
+
+
+def test_a_run_that_is_being_submitted_is_not_dead_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, jobs = submitted(tmp_path / "gpt-1", cluster="slurm"), list[SlurmJob]()
+    run.submitit.mkdir()
+
+    def queue() -> list[SlurmJob]:  # Slurm accepts the job after it was asked
+        found = [*jobs]
+        if not jobs:
+            (run.submitit / "7_submitted.pkl").touch()
+            of = ("7", "PENDING", None, None, "1:00", 1, "p", "", "", "Priority", run.name)
+            jobs.append(SlurmJob(*of))
+        return found
+
+    monkeypatch.setattr("hpckit.report.overview.queue", queue)
+    screen, words = TopScreen(tmp_path), []
+    for _ in range(2):
+        screen.look()
+        words.append(screen._all[0].word)
+    assert words == ["dead", "queued"]

@@ -365,6 +365,37 @@ def test_slurm_is_asked_once_for_all_runs_and_not_soon_again_if_it_is_silent(
         assert len(asked) == times, then_s
 
 
+def test_a_run_that_was_just_submitted_is_not_dead_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, jobs = [100.0], list[SlurmJob]()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("hpckit.report.overview.queue", lambda: [*jobs])
+    reader = RunReader(lambda overview, events: None, 5.0)
+    reader.queue().jobs()
+    run = submitted(tmp_path / "gpt-1", cluster="slurm")
+    run.submitit.mkdir()
+    (run.submitit / "7_submitted.pkl").touch()
+    jobs.append(SlurmJob("7", "PENDING", None, None, "1:00", 1, "p", "", "", "Priority", run.name))
+    served, words = ServedRun("gpt-1", run), []
+    for seconds in (101.0, 107.0, 112.0):
+        now_s[0] = seconds
+        read = reader.read(served).overview
+        words.append(read and read.word)
+    assert words == ["dead", "dead", "queued"]
+    jobs.clear()
+    seen = []
+    for seconds in (130.0, 140.0, 150.0):
+        now_s[0] = seconds
+        seen.append(reader.read(served))
+    assert seen[1] is seen[2], "Slurm was asked after its files had changed"
+    jobs.append(SlurmJob("7", "PENDING", None, None, "1:00", 1, "p", "", "", "Priority", run.name))
+    now_s[0] = 150.0 + run_reader.REQUEUE_S
+    again = reader.read(served).overview
+    assert again is not None
+    assert again.word == "queued"
+
+
 def test_ages_grow_although_a_run_is_not_read_again(
     tmp_path: Path, readings: Iterator[list[RunDir]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
