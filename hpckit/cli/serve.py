@@ -126,6 +126,7 @@ def _serve(
     out: CommandOutput,
 ) -> None:
     from hpckit.cli.common.command_output import count
+    from hpckit.cli.common.silenced_warnings import silenced_warnings
     from hpckit.cli.logs import find_first_error
     from hpckit.cli.why import budget_of_run
     from hpckit.distribution import NAME
@@ -161,4 +162,5 @@ def _serve(
             )
         elif "SSH_CONNECTION" in os.environ:
             out.fact("from afar", f"ssh -L {port}:{HOST}:{port} {os.uname().nodename}")
-        page_server.serve(page_server.server_of(site, access), listener)
+        with silenced_warnings():
+            page_server.serve(page_server.server_of(site, access), listener)

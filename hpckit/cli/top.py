@@ -48,6 +48,7 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
+    from hpckit.cli.common.silenced_warnings import silenced_warnings
     from hpckit.cli.common.terminal_keys import terminal_key_reader
 
     with reported_errors():
@@ -58,6 +59,7 @@ def top(
             sys.stdout.reconfigure(errors="replace")  # a name may have what a terminal cannot show
         screen = TopScreen(root)
         with (
+            silenced_warnings(),
             terminal_key_reader() as read,
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):

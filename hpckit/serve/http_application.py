@@ -46,6 +46,11 @@ NEEDS_TOKEN = (
     "printed, or send the token as Authorization: Bearer TOKEN.\n"
 )
 
+UNKNOWN_HOST = (
+    "This server is not known by the name in the header Host: open the address that hpckit serve "
+    "has printed. A proxy has to send the name localhost.\n"
+)
+
 
 @dataclass(frozen=True)
 class ServerAccess:
@@ -94,7 +99,7 @@ class SiteApplication:
         access = self._access
         host = request.headers.get("host")
         if not is_known_host(host, access.names, is_loopback_only=access.is_loopback_only):
-            return _plain("This server is not known by the name in the header Host.\n", 400)
+            return _plain(UNKNOWN_HOST, 400)
         if request.method not in METHODS:
             refused = _plain("This server only shows pages.\n", 405)
             refused.headers["Allow"] = ", ".join(METHODS)

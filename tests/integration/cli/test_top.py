@@ -18,6 +18,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import ALONE, PACED, command, started
+from tests.unit.hpckit.report.sample_runs import submitted, write
 
 PATIENCE_S = 300.0
 _HOME = "\x1b[H"
@@ -30,6 +31,10 @@ class Terminal:
 
     def __init__(self, handle: int, process: subprocess.Popen[bytes]) -> None:
         self._handle, self._process, self._seen = handle, process, ""
+
+    @property
+    def seen(self) -> str:
+        return self._seen
 
     def strike(self, keys: str) -> None:
         self._seen = ""
@@ -128,9 +133,13 @@ def test_a_run_is_opened_on_a_terminal_that_becomes_small(reference: RunDir) -> 
 
 
 def test_a_new_size_is_shown_at_once_and_a_signal_leaves_the_terminal_as_it_was(
-    reference: RunDir,
+    tmp_path: Path,
 ) -> None:
-    with top(reference.path.parent, every=2 * PATIENCE_S, end=signal.SIGTERM) as terminal:
+    run = submitted(tmp_path / "torn-1")
+    write(run, '{"time": 1.0, "kin')
+    with top(tmp_path, every=2 * PATIENCE_S, end=signal.SIGTERM) as terminal:
+        assert run.name in terminal.seen
+        assert "torn line" not in terminal.seen, "warnings stay off the screen"
         terminal.resize_once(50, 10)
         terminal.wait_for(_HOME)
 
