@@ -113,7 +113,7 @@ class TopScreen:
             self._show(f"{self._name} no longer exists")
             self._is_open = False
         elif self._is_open:
-            self._read_open()
+            self._read_log_of_open()
         elif self._detail is not None and self._detail.is_log and self._name in names:
             self._read_log(self._all[names.index(self._name)].run)
 
@@ -180,6 +180,7 @@ class TopScreen:
 
     def _of_run(self, key: str, runs: Sequence[Overview]) -> None:
         from hpckit.cli.common.terminal_keys import DOWN, UP
+        from hpckit.report.terminal.top_curves import read_curves
 
         chosen = self._chosen(runs)
         it = runs[chosen]
@@ -189,7 +190,8 @@ class TopScreen:
             self._name, self._detail = runs[moves[key] % len(runs)].run.name, None
         elif key in ENTER and not self._is_open:
             self._name, self._is_open, self._is_of_rank = it.run.name, True, False
-            self._read_open()
+            self._curves = read_curves(it.run)
+            self._read_log_of_open()
         elif key == "l" and self._is_open:
             has_log = self._detail is not None and self._detail.is_log
             if has_log:  # after something else, the same log
@@ -225,26 +227,30 @@ class TopScreen:
             self._words += key
 
     def _look_at(self, run: RunDir, signature: Signature, slurm: Queue) -> Overview | None:
-        """Return the state of a run; that of before, if nothing of it is active and none of its
-        files has changed. None: it no longer exists, or is another user's and may not be read."""
+        """Return the state of a run, and keep the curves of the one that is open; the state of
+        before, if nothing of it is active and none of its files has changed. None: it no longer
+        exists, or is another user's and may not be read."""
+        from hpckit.events.event_validation import read_valid_events
         from hpckit.report.overview import look
+        from hpckit.report.terminal.top_curves import curves_of
 
         before = self._seen.get(run.path)
         if before is not None and before[0] == signature and not before[1].is_alive:
             return before[1]
+        is_open = self._is_open and run.name == self._name
         try:
-            found = look(run, slurm)
+            events = read_valid_events(run).events if is_open else None
+            found = look(run, slurm, events)
         except (FileNotFoundError, PermissionError):
             return None
         self._seen[run.path] = (signature, found)
+        if events is not None:
+            self._curves = curves_of(events)
         return found
 
-    def _read_open(self) -> None:
-        """Read the curves and the log of the run that is open."""
-        from hpckit.report.terminal.top_curves import read_curves
-
+    def _read_log_of_open(self) -> None:
+        """Read the log of the run that is open, unless something else is shown in its place."""
         it = next(it for it in self._all if it.run.name == self._name)
-        self._curves = read_curves(it.run)
         if self._detail is None or self._detail.is_log:
             self._read_log(it.run)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
@@ -13,6 +13,8 @@ from rich.console import Console
 
 from hpckit.cli import top
 from hpckit.cli.top import ESCAPE, TopScreen
+from hpckit.events import event_validation
+from hpckit.events.schema import Event
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.terminal.top_view import ScreenSize
 from hpckit.rundir.directory import RunDir
@@ -123,6 +125,31 @@ def test_a_run_is_opened_and_closed(root: Path) -> None:
     assert "3 runs" in shown(screen)
 
 
+def test_the_events_of_a_run_that_is_open_are_read_once_for_each_refresh(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, run = TopScreen(root), RunDir(root / "a")
+    step = {"kind": "step", "generation": 1, "attempt": 0, "step_s": 1.0}
+    write(run, *({"time": float(n), "step": n, "loss": 3.0, **step} for n in (1, 2)))
+    screen.look()
+    screen.press("\r")
+    assert screen._curves is not None
+    assert list(screen._curves.loss) == [3.0, 3.0]
+    write(run, {"time": 3.0, "step": 3, "loss": 2.0, **step})
+    read: list[str] = []
+
+    def read_valid_events(run: RunDir) -> event_validation.ValidatedEvents:
+        read.append(run.name)
+        return original(run)
+
+    original = event_validation.read_valid_events
+    for place in ("events.event_validation", "report.overview", "report.terminal.top_curves"):
+        monkeypatch.setattr(f"hpckit.{place}.read_valid_events", read_valid_events)
+    screen.look()
+    assert list(screen._curves.loss) == [3.0, 3.0, 2.0]
+    assert sorted(read) == ["a", "b", "c"]
+
+
 def test_an_open_run_stays_open_when_it_no_longer_has_the_words(root: Path) -> None:
     screen = TopScreen(root)
     screen.look()
@@ -150,9 +177,9 @@ def test_a_run_that_is_over_is_read_again_only_if_its_files_change(
 ) -> None:
     run, read = ran(tmp_path / "done"), list[str]()
 
-    def note(run: RunDir, slurm: Queue) -> Overview:
+    def note(run: RunDir, slurm: Queue, events: Sequence[Event] | None) -> Overview:
         read.append(run.name)
-        return look(run, slurm)
+        return look(run, slurm, events)
 
     monkeypatch.setattr("hpckit.report.overview.look", note)
     screen = TopScreen(tmp_path)
