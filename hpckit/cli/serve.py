@@ -161,6 +161,7 @@ def _serve(
                 "has the token, or can read the network, sees all that these pages show"
             )
         elif "SSH_CONNECTION" in os.environ:
-            out.fact("from afar", f"ssh -L {port}:{HOST}:{port} {os.uname().nodename}")
+            target = address.removeprefix("http://").rstrip("/")
+            out.fact("from afar", f"ssh -L {port}:{target} {os.uname().nodename}")
         with silenced_warnings():
             page_server.serve(page_server.server_of(site, access), listener)

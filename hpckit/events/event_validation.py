@@ -4,7 +4,7 @@ constraints of the fields in `hpckit.events.schema` define which events are vali
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -59,7 +59,7 @@ def is_valid(event: Event) -> bool:
     if cls is UnknownEvent:
         return True
     values = event.__dict__
-    if cls in _NUMERIC_KINDS and not _NUMBERS.issuperset(map(type, values.values())):
+    if cls in _NUMERIC_KINDS and not _are_numbers(values):
         return False
     needed, checks = _rules(cls)
     if not needed <= values.keys():
@@ -67,6 +67,17 @@ def is_valid(event: Event) -> bool:
     for name, check in checks:  # noqa: SIM110 (`all` takes longer for a million steps)
         if name in values and not check(values[name]):
             return False
+    return True
+
+
+def _are_numbers(values: Mapping[str, Any]) -> bool:
+    """Returns whether all values are numbers that a float can hold, if not exactly."""
+    if not _NUMBERS.issuperset(map(type, values.values())):
+        return False
+    try:
+        sum(values.values(), 0.0)
+    except OverflowError:  # JSON has integers of any size
+        return False
     return True
 
 
@@ -127,8 +138,11 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Returns whether a value is a number. NaN and infinity are, as a loss may be one of them."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Returns whether a value is a number. NaN and infinity are, as a loss may be one of them; an
+    integer that no float can hold is not."""
+    if isinstance(value, float):
+        return True
+    return _is_whole(value) and -_HIGHEST <= value < _HIGHEST
 
 
 def _is_text(value: Any) -> bool:

@@ -201,10 +201,11 @@ class RunReader:
             overview = look(served.run, slurm, told.events)
             budget = self._budget_of(overview, told.events)
             found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
+            curve = small_curve(told.events)
         except READ_ERRORS as error:
             return ReadRun(served, None, None, (), describe_problem(error, served.run), now)
         problem = "; ".join(filter(None, found)) or None
-        return ReadRun(served, overview, budget, small_curve(told.events), problem, now)
+        return ReadRun(served, overview, budget, curve, problem, now)
 
 
 class _SharedQueue(Queue):

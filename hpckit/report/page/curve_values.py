@@ -67,7 +67,7 @@ def smooth(values: Values) -> list[tuple[int, float]]:
     if len(finite) < _FEWEST:
         return []
     half = max(_NARROWEST, len(finite) // _WIDE)
-    smoothed = iter(_around(_around(finite, half, median), half, fmean))
+    smoothed = iter(_around(_around(finite, half, median), half, _mean))
     return [(step, next(smoothed) if math.isfinite(value) else math.nan) for step, value in joined]
 
 
@@ -83,6 +83,13 @@ def _joined(values: Values) -> Values:
 def _finite_median(values: Iterable[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return median(finite) if finite else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return fmean(values)
+    except OverflowError:  # of their sum
+        return sum(value / len(values) for value in values)
 
 
 def _around(

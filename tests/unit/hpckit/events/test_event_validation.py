@@ -36,6 +36,7 @@ JSON = OTHERS | st.integers() | st.floats()
         *(("step", "<script>"), ("step", -1), ("step", True), ("step", 1.5), ("step", 2**70)),
         *(("step_s", None), ("step_s", float("nan")), ("loss", "x"), ("loss", [1])),
         *(("attempt", "0"), ("generation", None), ("tokens_per_s", {})),
+        *(("loss", 10**400), ("step_s", 10**400), ("data_wait_s", -(10**400))),
     ],
 )
 def test_a_record_with_a_wrong_value_is_not_sound(name: str, value: Any) -> None:

@@ -35,6 +35,10 @@ def test_gaps_stay_and_a_spike_leaves_no_trace() -> None:
     assert curve_of("loss", numbered(*values)).odd == 1
 
 
+def test_the_sum_of_values_may_be_too_large_a_number() -> None:
+    assert [value for _, value in smooth(numbered(*[7e307] * 30))] == pytest.approx([7e307] * 30)
+
+
 def test_of_many_values_as_many_remain_as_can_be_seen() -> None:
     values = numbered(*(float(n % 2) for n in range(100_000)))
     smoothed = smooth(values)
