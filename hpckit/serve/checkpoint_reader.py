@@ -21,6 +21,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
 )
 from checkpointing.store.pins_and_labels import marked_metrics, marks
 from checkpointing.store.store import Store
+from hpckit.config.rules.validation_and_evaluation import best_policy
 from hpckit.config.spec import RunSpec
 from hpckit.report.checkpoints.prune_summary import unknown_names
 from hpckit.rundir.directory import RunDir, run_name, store_and_name
@@ -70,11 +71,13 @@ class RetentionPreview:
 
 
 def policies_of(spec: RunSpec) -> list[str]:
-    """Return the policies by which the run itself removes checkpoints, as `--keep` has them."""
-    keep = spec.checkpoint.keep
+    """Return the policies by which the run itself removes checkpoints, as `--keep` has them; for
+    one more, which keeps those that wait for an evaluation, it has no word."""
+    keep, best = spec.checkpoint.keep, best_policy(spec.eval)
     found = [f"last={keep.last}"]
     found += [f"every={keep.every}"] if keep.every is not None else []
-    return found + ([f"best={keep.best}"] if keep.best is not None else [])
+    found += [f"best={keep.best}"] if keep.best is not None else []
+    return found + ([f"best={best.metric}:{best.mode}"] if best is not None else [])
 
 
 def read_listing(run: RunDir, spec: RunSpec | None) -> StoreListing:
@@ -117,8 +120,14 @@ def read_difference(run: RunDir, spec: RunSpec | None, a: str, b: str) -> Checkp
         return CheckpointDifference(infos[a], infos[b], comparison, tensors, is_measured)
 
 
-def read_preview(run: RunDir, spec: RunSpec | None, keep: Sequence[str]) -> RetentionPreview:
+def read_preview(
+    run: RunDir, spec: RunSpec | None, keep: Sequence[str], *, are_own: bool = False
+) -> RetentionPreview:
     """Return what `hpckit ckpt prune --dry-run` with these policies finds.
+
+    Args:
+        are_own: whether they are those of the run, which may name a metric that no checkpoint has
+            yet.
 
     Raises:
         CheckpointPageError: a policy is wrong, or the store cannot be read.
@@ -131,7 +140,7 @@ def read_preview(run: RunDir, spec: RunSpec | None, keep: Sequence[str]) -> Rete
         raise CheckpointPageError("give what to keep, such as last=3 every=1000")
     with _store(run, spec) as (store, name):
         choices, damaged = sound_choices(store, name, policies)
-        if problem := unknown_names(policies, choices):
+        if not are_own and (problem := unknown_names(policies, choices)):
             raise CheckpointPageError(problem)
         return RetentionPreview(plan_prune(store, choices), damaged)
 

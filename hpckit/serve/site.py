@@ -174,7 +174,8 @@ class RunSite:
         with self._stores:
             try:
                 listing = read_listing(run, spec)
-                preview = read_preview(run, spec, keep) if listing.infos else None
+                if listing.infos:
+                    preview = read_preview(run, spec, keep, are_own=given is None)
             except CheckpointPageError as error:
                 problems.append(str(error))
         text = checkpoints_page(frame, read, listing, preview, problems, keep, now)

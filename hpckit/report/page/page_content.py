@@ -194,6 +194,7 @@ def build_content(
             rates.prices,
             rates.joules,
             overview.evaluations,
+            now,
         ),
         loss=curve_of("loss", losses),
         smoothed=curve_of("loss", smooth(losses)),

@@ -67,6 +67,7 @@ def checkpoints_page(
         parts.append(tag("h2", "What a prune would remove"))
         parts += _keep_form(keep) if frame.is_served else []
         parts += _preview(preview) if preview is not None else []
+        parts += _waiting(read)
         words = [f"--keep {shlex.quote(text)}" for text in keep]
         place = shlex.quote(str(read.served.run.path))
         parts.append(preformatted(f"hpckit ckpt prune {place} {' '.join(words)} --dry-run"))
@@ -162,6 +163,15 @@ def _preview(preview: RetentionPreview) -> list[Html]:
         tag("p", describe_plan(plan)),
         table(head, rows, frozenset(("step", "frees"))),
     ]
+
+
+def _waiting(read: ReadRun) -> list[Html]:
+    """Return what a run of evaluations keeps besides."""
+    spec = read.overview.spec if read.overview is not None else None
+    if spec is None or spec.eval.every is None:
+        return []
+    words = f"The run also keeps those that wait for an evaluation, for {spec.eval.keep_hours:g} h."
+    return [note(words)]
 
 
 def difference_page(

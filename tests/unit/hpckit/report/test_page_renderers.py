@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ import torch
 
 from checkpointing import Checkpointer, list_checkpoints
 from hpckit.events.event_log import EventLog
-from hpckit.report.cost.cost_summary import Prices
+from hpckit.report.cost.cost_summary import Prices, read_cost
 from hpckit.report.overview import Queue
 from hpckit.report.page.content_reader import read_content
 from hpckit.report.page.page_file import render
@@ -297,3 +298,16 @@ def test_runs_of_one_name_are_told_apart_and_an_unreadable_config_is_said(tmp_pa
     assert str(one.path) in page["html"]
     assert "config cannot be read" in page["html"]
     assert json.loads(page["json"])["config"] == {}
+
+
+def test_an_evaluation_that_runs_costs_as_much_as_hpckit_cost_says(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    folder = run.evaluation("0000000010-01234567")
+    folder.mkdir(parents=True)
+    started = {"step": 10, "id": folder.name, "host": "n1", "pid": 1}
+    event = {"time": time.time() - 7200, "kind": "evaluation_started", **started}
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    with RunLock(folder / "lock", "an evaluation"):
+        hours = content(run).cost.node_hours["evaluation"]
+        assert hours == pytest.approx(2.0, abs=0.2)
+        assert hours == pytest.approx(read_cost(run, Prices()).node_hours["evaluation"], abs=0.2)

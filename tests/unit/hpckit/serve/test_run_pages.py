@@ -35,6 +35,7 @@ from tests.unit.hpckit.serve.served_runs import (
     TRACEBACK,
     ServedFolder,
     go_on,
+    make_checkpoints,
     make_runs,
 )
 
@@ -119,6 +120,17 @@ def test_checkpoints_are_listed_compared_and_previewed_and_nothing_is_touched(
     assert "1 value: 0 unchanged, 1 changed" in difference
     after = sorted((path, path.stat().st_mtime_ns) for path in runs.root.rglob("*"))
     assert before == after
+
+
+def test_a_prune_by_the_policies_of_a_run_has_those_of_its_evaluations(tmp_path: Path) -> None:
+    changes = {"eval.entry": "mine:evaluate", "eval.metric": "accuracy", "eval.mode": "max"}
+    run = ran(tmp_path / "runs" / "gpt-1", {**changes, "eval.every": 100, "eval.keep_hours": 6})
+    make_checkpoints(run)
+    served = ServedFolder(tmp_path / "runs", *[run] * 6)
+    page = served.site().page("runs/gpt-1/checkpoints.html", {}).text
+    assert "best=eval_accuracy:max" in page
+    assert "1 checkpoint of 4 are removed" in Page(page).text, "though none has the metric yet"
+    assert "that wait for an evaluation, for 6 h" in page
 
 
 @pytest.mark.parametrize(
