@@ -3,6 +3,7 @@ that keep other sites out."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ class SiteApplication:
             page = await run_in_threadpool(self._site.page, address, dict(request.query_params))
         except PageNotFoundError:
             return _plain("No page has this address.\n", 404)
+        except asyncio.CancelledError:  # after the time that requests under way may take
+            return _plain("The server has ended.\n", 503)
         except Exception:
             log.exception("a page cannot be made")
             return _plain("This page cannot be made: see the output of hpckit serve.\n", 500)

@@ -185,6 +185,40 @@ def test_the_command_prints_an_address_and_ends_when_asked(runs: ServedFolder) -
     assert process.returncode in (0, -signal.SIGTERM)
 
 
+HANGING = """
+import sys, time
+from hpckit.cli.main import app
+from hpckit.serve.site import RunSite
+RunSite.page = lambda *_: print("hangs", flush=True) or time.sleep(1e6)
+app(["serve", sys.argv[1]])
+"""
+
+
+def test_ctrl_c_ends_the_command_although_a_page_hangs(runs: ServedFolder) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(runs.root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        place, _, token = process.stdout.readline().split()[1].partition("/?token=")
+        port = int(place.rpartition(":")[2])
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as asking:
+            asking.request("GET", "/", headers={"Authorization": f"Bearer {token}"})
+            assert process.stdout.readline() == "hangs\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=120)
+            assert asking.getresponse().status == 503
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
 def test_the_command_writes_pages_as_files(runs: ServedFolder, tmp_path: Path) -> None:
     words = ["serve", str(runs.trained.path), str(runs.fork.path), "--export", str(tmp_path / "w")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
