@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from checkpointing import CheckpointError
@@ -237,13 +238,20 @@ class _SharedQueue(Queue):
 
 
 def describe_problem(error: Exception, run: RunDir) -> str:
-    """Return one line about an error of reading a run, and log one that nobody expects."""
+    """Return one line about the error of reading a run that is handled now, and log one that nobody
+    expects, once."""
     if isinstance(error, OSError):
         return f"it cannot be read: {describe(error, run.path)}"
     if isinstance(error, CheckpointError):
         return f"its checkpoints cannot be read: {error}"
-    log.error("%s cannot be read", run.path, exc_info=error)
-    return f"it cannot be read: {type(error).__name__}: {error}"
+    words = f"it cannot be read: {type(error).__name__}: {error}"
+    _log_once(run.path, words)
+    return words
+
+
+@lru_cache(maxsize=1024)
+def _log_once(path: Path, words: str) -> None:
+    log.error("%s: %s", path, words, exc_info=True)
 
 
 def small_curve(events: Sequence[Event]) -> tuple[Point, ...]:

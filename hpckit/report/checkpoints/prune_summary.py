@@ -29,8 +29,9 @@ def describe_plan(plan: PrunePlan) -> str:
     what += [f"items of {loses:,}"] if loses else []
     rest = plan.freed.bytes - plan.freed.pack_bytes
     dead = f", {size(rest)} stay dead in other packs until `hpckit ckpt compact`"
+    verb = "is" if goes == 1 and not loses else "are"
     return (
-        f"{' and '.join(what)} of {len(plan.choices):,} are removed: "
+        f"{' and '.join(what)} of {len(plan.choices):,} {verb} removed: "
         f"{size(plan.freed.pack_bytes)} are freed with {count(plan.freed.packs, 'pack')}"
         f"{dead if rest else ''}"
     )

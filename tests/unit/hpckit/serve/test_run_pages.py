@@ -129,7 +129,7 @@ def test_a_prune_by_the_policies_of_a_run_has_those_of_its_evaluations(tmp_path:
     served = ServedFolder(tmp_path / "runs", *[run] * 6)
     page = served.site().page("runs/gpt-1/checkpoints.html", {}).text
     assert "best=eval_accuracy:max" in page
-    assert "1 checkpoint of 4 are removed" in Page(page).text, "though none has the metric yet"
+    assert "1 checkpoint of 4 is removed" in Page(page).text, "though none has the metric yet"
     assert "that wait for an evaluation, for 6 h" in page
 
 
