@@ -146,8 +146,9 @@ class EncodeBudget:
             return
         with self._lock:
             before = self._ahead.store_rate
-            rate = _smoothed_rate(before, stored, seconds)
-            if not is_bound and seconds > 0:
+            if is_bound or seconds <= 0:
+                rate = _smoothed_rate(before, stored, seconds)
+            else:
                 rate = max(before or 0.0, stored / seconds)
             self._ahead = replace(self._ahead, store_rate=rate)
 

@@ -83,8 +83,7 @@ class ChunkPacker:
         """
         if self._chunks:
             self._upload()
-        while self._pending:
-            self._pending.popleft().result()
+        self._wait_for_uploads(0)
 
     def __enter__(self) -> Self:
         return self
@@ -106,12 +105,17 @@ class ChunkPacker:
     def _upload(self) -> None:
         end = footer(self._chunks)
         self.packs[self._pack] = self._filled + len(end)
-        while len(self._pending) >= self._uploads:
-            self._pending.popleft().result()
+        self._wait_for_uploads(self._uploads - 1)
         raw_bytes = sum(chunk.raw_length for chunk in self._chunks)
         job = self._pool.submit(self._put, self._pack, [*self._parts, end], raw_bytes)
         self._pending.append(job)
         self._begin()
+
+    def _wait_for_uploads(self, most: int) -> None:
+        """Block until no more than `most` uploads are left."""
+        while len(self._pending) > most:
+            with self._clock.waiting():
+                self._pending.popleft().result()
 
     def _put(self, pack: bytes, parts: list[Buffer], raw_bytes: int) -> None:
         self._clock.begin()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -14,7 +15,7 @@ class SentBytes:
 
     Attributes:
         seconds: seconds in which at least one upload was under way.
-        is_bound: whether as many uploads as there may be were under way whenever one ended.
+        is_bound: whether the save did nothing but wait for uploads in at least half of them.
     """
 
     bytes: int
@@ -33,14 +34,25 @@ class UploadClock:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
         self._under_way = 0
+        self._is_waiting = False
         # of the measurement that is not complete yet
-        self._since_s, self._bytes, self._ended, self._is_bound = clock(), 0, 0, True
+        self._since_s = self._noted_s = clock()
+        self._waited_s, self._bytes, self._ended = 0.0, 0, 0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Record that the save waits for uploads in this block."""
+        self._set_waiting(True)
+        try:
+            yield
+        finally:
+            self._set_waiting(False)
 
     def begin(self) -> None:
         """Record that an upload begins."""
         with self._lock:
             if not self._under_way:
-                self._start_over()
+                self._start_over(self._clock())
             self._under_way += 1
 
     def end(self, stored: int) -> SentBytes | None:
@@ -50,13 +62,28 @@ class UploadClock:
         with self._lock:
             self._bytes += stored
             self._ended += 1
-            self._is_bound = self._is_bound and self._under_way == self._most
             self._under_way -= 1
             if self._under_way and self._ended < 2 * self._most:
                 return None
-            sent = SentBytes(self._bytes, self._clock() - self._since_s, self._is_bound)
-            self._start_over()
+            now_s = self._note_wait()
+            seconds = now_s - self._since_s
+            sent = SentBytes(self._bytes, seconds, is_bound=2 * self._waited_s >= seconds)
+            self._start_over(now_s)
             return sent
 
-    def _start_over(self) -> None:
-        self._since_s, self._bytes, self._ended, self._is_bound = self._clock(), 0, 0, True
+    def _set_waiting(self, is_waiting: bool) -> None:
+        with self._lock:
+            self._note_wait()
+            self._is_waiting = is_waiting
+
+    def _note_wait(self) -> float:
+        """Count the time since the last note, if the save waits. Return the present time."""
+        now_s = self._clock()
+        if self._is_waiting:
+            self._waited_s += now_s - self._noted_s
+        self._noted_s = now_s
+        return now_s
+
+    def _start_over(self, now_s: float) -> None:
+        self._since_s = self._noted_s = now_s
+        self._waited_s, self._bytes, self._ended = 0.0, 0, 0
