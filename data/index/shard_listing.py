@@ -21,9 +21,11 @@ _GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
 
 def checked_shards(shards: object) -> Shards:
     """Return shards as they were given: a path or URL, or a list of them, of whatever iterable.
-    Raises DataError for anything else."""
+    Raises DataError for anything else, and for a set, as its order differs between ranks."""
     if isinstance(shards, str | Path):
         return shards
+    if isinstance(shards, set | frozenset):
+        raise DataError("shards are given as a set, whose order differs between ranks; sort them")
     if not isinstance(shards, Iterable) or isinstance(shards, bytes | Mapping):
         raise _wrong_type(shards)
     found = list(shards)

@@ -520,8 +520,11 @@ def mixed(
     Raises DataError for impossible arguments.
     """
     try:
+        is_list = isinstance(datasets, Sequence)
+        if not is_list or not all(isinstance(one, Dataset) for one in datasets):
+            raise ValueError(f"datasets must be a list of open datasets, got {datasets!r:.100}")
         for each in (weights, *(of for _, of in stages), *([names] if names else [])):
-            if isinstance(each, Mapping | str):
+            if isinstance(each, Mapping | str | set | frozenset):
                 raise ValueError(f"weights and names are lists, one of each dataset, got {each!r}")
             if len(datasets) != len(each):
                 what = "names" if each is names else "weights"

@@ -59,3 +59,6 @@ def test_an_argument_of_open_dataset(tmp_path: Path, keyword: dict[str, Any], me
 def test_an_argument_of_a_mixture(dataset: Dataset) -> None:
     with pytest.raises(TypeError, match="mixed: seed must be a whole number, got 'x'"):
         mixed([dataset], [1], seed="x")  # type: ignore[arg-type]
+    for wrong in ({"a": dataset}, ["a"], "a", None):
+        with pytest.raises(DataError, match="datasets must be a list of open datasets, got"):
+            mixed(wrong, [1])  # type: ignore[arg-type]

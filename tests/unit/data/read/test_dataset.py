@@ -78,6 +78,8 @@ def test_a_list_may_be_any_iterable_and_other_things_are_refused(shards: Path) -
     for wrong, kind in ((None, "NoneType"), (b"x", "bytes"), ({}, "dict"), ([shards, 3], "int")):
         with pytest.raises(DataError, match=f"as text or a Path, not as {kind}"):
             open_dataset(wrong)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="a set, whose order differs between ranks; sort them"):
+        open_dataset(set(shards.glob("*.tar")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.jsonl", "x.parquet"])

@@ -311,6 +311,7 @@ def test_stages_after_other_weights_begin_where_the_plan_says(datasets: list[Dat
     [
         ({"names": ["a"]}, "2 datasets, but 1 names"),
         ({"names": "ab"}, "weights and names are lists"),
+        ({"names": {"a", "b"}}, "weights and names are lists"),
         ({"stages": [(5, {"a": 1, "b": 2})]}, "weights and names are lists"),
         ({"names": ["a", "a"]}, "names must be different"),
         ({"stages": [(5, [1])]}, "2 datasets, but 1 weights"),
