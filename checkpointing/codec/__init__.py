@@ -5,7 +5,12 @@ from checkpointing.codec.selection.adaptive_encoder import AdaptiveEncoder, Enco
 from checkpointing.codec.selection.codec_choice import CodecChoice, CodecMeasurement, choose
 from checkpointing.codec.selection.codec_chooser import CodecChooser
 from checkpointing.codec.selection.codec_stats import CodecStats, CodecTotal
-from checkpointing.codec.selection.encode_budget import EncodeBudget, EncodeOutlook, may_encode
+from checkpointing.codec.selection.encode_budget import (
+    EncodeBudget,
+    EncodeOutlook,
+    is_store_faster,
+    may_encode,
+)
 from checkpointing.codec.word_layout import Codec, WordLayout
 
 __all__ = [
@@ -23,5 +28,6 @@ __all__ = [
     "choose",
     "decode",
     "encode",
+    "is_store_faster",
     "may_encode",
 ]

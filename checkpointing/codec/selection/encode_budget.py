@@ -46,7 +46,7 @@ def may_encode(raw: int, ahead: EncodeOutlook) -> bool:
     than they are encoded at: encoding is the slower half of the save then. While these rates are
     unknown, that does not count.
     """
-    if ahead.only_if_slower and _is_store_faster(ahead):
+    if is_store_faster(ahead):
         return False
     if ahead.seconds_left is None:
         return True
@@ -58,8 +58,9 @@ def may_encode(raw: int, ahead: EncodeOutlook) -> bool:
     return spent <= saved or all_raw + spent - saved <= _MARGIN * ahead.seconds_left
 
 
-def _is_store_faster(ahead: EncodeOutlook) -> bool:
-    if ahead.store_rate is None or ahead.encode_rate is None:
+def is_store_faster(ahead: EncodeOutlook) -> bool:
+    """Whether nothing is to be encoded, as the store takes raw bytes at a higher rate."""
+    if not ahead.only_if_slower or ahead.store_rate is None or ahead.encode_rate is None:
         return False
     return ahead.store_rate > ahead.encode_rate
 

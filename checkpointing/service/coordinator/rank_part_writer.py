@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from checkpointing.codec import EncodeBudget
+from checkpointing.codec import EncodeBudget, EncodeOutlook, is_store_faster
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.object_keys import SaveId
 from checkpointing.service.malloc_trim import limit_malloc_thresholds
@@ -123,8 +123,7 @@ class RankPartWriter:
         """Return the rates of all saves so far; the local disk is not measured here."""
         if self._budget is None:
             return SaveRates()
-        ahead = self._budget.outlook()
-        return SaveRates(ahead.encode_rate, ahead.share, ahead.write_rate)
+        return rates_of(self._budget.outlook())
 
     def hurry(self, deadline_s: float) -> None:
         """Set a deadline on the monotonic clock for the write under way and all later ones."""
@@ -152,6 +151,13 @@ class RankPartWriter:
             size, deadline=deadline, only_if_slower=self.options.only_if_slower
         )
         return self._budget
+
+
+def rates_of(ahead: EncodeOutlook) -> SaveRates:
+    """Return the rates by which a place for a snapshot is chosen: without that of encoding while
+    nothing is encoded, as the store is faster."""
+    encode_rate = None if is_store_faster(ahead) else ahead.encode_rate
+    return SaveRates(encode_rate, ahead.share, ahead.write_rate)
 
 
 def options_for_small_part(options: WriteOptions, size: int) -> WriteOptions:

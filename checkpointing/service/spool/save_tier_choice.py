@@ -32,7 +32,8 @@ class SaveRates:
 
     Attributes:
         encode: raw bytes per second, of all threads together. Before it is known nothing is encoded
-            under a deadline: see `may_encode` of the codec's budget.
+            under a deadline: see `may_encode` of the codec's budget. None also where nothing is
+            encoded because the store is faster.
         share: stored bytes per raw byte of what was encoded.
         store: stored bytes per second to the durable store.
         local: bytes per second to the node's disk, durable there.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.codec import EncodeOutlook
+from checkpointing.service.coordinator.rank_part_writer import rates_of
 from checkpointing.service.spool.save_tier_choice import (
     CALL_S,
     LOCAL_RATE,
@@ -62,6 +65,16 @@ def test_what_cannot_be_is_no_way(task: SnapshotCopyTask, rates: SaveRates) -> N
     compressed = any(way.codec is TierCodec.COMPRESSED for way in ways)
     assert compressed == (task.compresses and rates.encode is not None)
     assert [way for way in ways if (way.tier, way.codec) == (SaveTier.STORE, TierCodec.RAW)]
+
+
+@pytest.mark.parametrize(
+    ("only_if_slower", "codec"), [(False, TierCodec.COMPRESSED), (True, TierCodec.RAW)]
+)
+def test_a_store_that_is_faster_than_encoding_is_written_raw(
+    only_if_slower: bool, codec: TierCodec
+) -> None:
+    ahead = EncodeOutlook(GIB, 1e8, 1e9, 0.5, None, store_rate=1e9, only_if_slower=only_if_slower)
+    assert choose(SnapshotCopyTask(GIB, None), rates_of(ahead), 1e6).codec is codec
 
 
 @given(TASKS, RATES, st.floats(0, 1e6), st.floats(0, 1e6))
