@@ -19,7 +19,7 @@ from hpckit.report.straggler_summary import cost_record
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord, read_fork
 from hpckit.rundir.lock import LockOwner, holder
-from hpckit.rundir.supervisor_process import starting_process
+from hpckit.rundir.supervisor_process import starting_since
 from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
 from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
@@ -199,6 +199,9 @@ class Queue:
 def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Overview:
     """Gather the present state of the run.
 
+    Whether a supervisor is there is looked at before its verdict is read: one that is gone has
+    written it.
+
     Args:
         events: the run's events, if they were read already.
 
@@ -206,22 +209,23 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         OSError: its directory cannot be read.
     """
     spec, problem = _spec(run)
+    owner = holder(run.lock)
+    is_slurm = spec is not None and spec.cluster.kind == "slurm"
+    started = None if is_slurm else starting_since(run)
     verdict, damage = read_verdict(run)
     events = read_valid_events(run).events if events is None else events
     progress = build_progress(events)
-    owner = holder(run.lock)
     numbers: tuple[str, ...] = ()
     jobs: tuple[SlurmJob, ...] | None = ()
     found: Sequence[SlurmJob] | None = ()
     is_starting = False
-    if spec is not None and spec.cluster.kind == "slurm":
+    if is_slurm:
         numbers = tuple(numbers_of(run, events))
         found = slurm.jobs()
         jobs = None if found is None else jobs_of(run, numbers, found)
     else:
-        process = starting_process(run)
         since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
-        is_starting = process is not None and process.create_time() > since
+        is_starting = started is not None and started > since
     current = verdict if is_current(verdict, progress) else None
     state = decide(verdict, progress, owner is not None, is_starting, jobs)
     has_done_all = state is RunState.ENDED and current is not None and current["kind"] == "done"

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 import psutil
 
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
+
+
+_LOADED_S = 1.0
+"""Seconds within which the kernel loads the program of a process that was just started."""
+_TICK_S = 0.005
 
 
 class SupervisorError(RuntimeError):
@@ -42,6 +48,16 @@ def starting_process(run: RunDir) -> psutil.Process | None:
     return None
 
 
+def starting_since(run: RunDir) -> float | None:
+    """Returns when the process of `starting_process` began, in seconds since the epoch; None: there
+    is none."""
+    process = starting_process(run)
+    try:
+        return None if process is None else process.create_time()
+    except psutil.NoSuchProcess:  # it has ended meanwhile
+        return None
+
+
 def is_supervisor(words: list[str], run: RunDir) -> bool:
     """Returns whether a command line is that of the run's supervisor: submitit's, with its
     folder."""
@@ -59,7 +75,12 @@ def _own_process(pid: int) -> psutil.Process | None:
 
 
 def _command_line(process: psutil.Process) -> list[str]:
+    """Returns the words of the command line. They are there once the kernel has loaded the program,
+    which on a busy machine may be some 10 ms after the process was started."""
+    deadline = time.monotonic() + _LOADED_S
     try:
-        return process.cmdline()
+        while not (words := process.cmdline()) and time.monotonic() < deadline:
+            time.sleep(_TICK_S)
+        return words
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
         return []
