@@ -9,7 +9,7 @@ torch 2.7 to 2.15, unless a line says otherwise.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,6 +74,8 @@ INTERNALS = {
     "first. The function is there since 2.11.",
     "torch.utils._python_dispatch.TorchDispatchMode": "Operations are not counted. In torch's "
     "documentation.",
+    "torch.ops.aten.add_.Tensor._schema": "Bytes that an operation writes to what it was given are "
+    "not counted.",
     "torch.utils._triton.has_triton": "Missing compilers are not found before a run starts.",
     "torch._inductor.cpp_builder.get_cpp_compiler": "As for has_triton.",
     "torch._inductor.exc.InvalidCxxCompiler": "As for has_triton.",
@@ -186,6 +188,15 @@ def has_cpp_compiler() -> bool:
     except InvalidCxxCompiler:
         return False
     return True
+
+
+def written_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return those of the arguments that an operator of torch writes to."""
+    found = []
+    for number, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[number] if number < len(args) else kwargs.get(argument.name))
+    return found
 
 
 def clear_sharding_cache() -> None:

@@ -40,8 +40,8 @@ class OperationCost:
     """Calls in a step."""
     cpu_s: float
     """Seconds of a step in which a thread of the CPU was in it."""
-    device_s: float
-    """Seconds of a step in which kernels of it ran on a GPU; 0 without a GPU."""
+    device_s: float | None
+    """Seconds of a step in which kernels of it ran on a GPU; None: no operation ran on one."""
     kernel: str
     """The kernel, or without a GPU the innermost operation, that took most of its time."""
     flops: float | None = None
@@ -53,7 +53,7 @@ class OperationCost:
     @property
     def seconds(self) -> float:
         """The seconds on the GPU, or without one on the CPU."""
-        return self.device_s or self.cpu_s
+        return self.cpu_s if self.device_s is None else self.device_s
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class StepCosts:
 
     @property
     def is_gpu(self) -> bool:
-        return any(one.device_s > 0 for one in self.operations)
+        return any(one.device_s is not None for one in self.operations)
 
 
 COSTS = TypeAdapter(StepCosts)

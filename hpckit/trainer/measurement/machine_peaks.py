@@ -13,19 +13,37 @@ _BUDGET_S = 0.3
 """Seconds of each measurement, of which the fastest call counts."""
 _SIDE = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the matrices."""
+_LEAST_SIDE = 1024
 _COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
-"""Bytes of the copied tensor, which no cache of these devices holds."""
+"""Bytes of the copied tensor. Together with the copy it is more than most caches hold."""
 
 
 def measure_peaks(
     device: torch.device, dtype: torch.dtype, budget_s: float = _BUDGET_S
 ) -> MachinePeaks:
-    """Return the rates of `device`; of a CPU, with the threads that this process has."""
-    side = _SIDE[device.type]
+    """Return the rates of `device`; of a CPU, with the threads that this process has. Where a GPU has
+    too little memory left, a part of it serves.
+
+    Raises:
+        torch.OutOfMemoryError: it has next to none.
+    """
+    side, size = _SIDE[device.type], _COPY_BYTES[device.type]
+    while True:
+        try:
+            return _measured(device, dtype, budget_s, side, size)
+        except torch.OutOfMemoryError:
+            if side <= _LEAST_SIDE:
+                raise
+            side, size = side // 2, size // 2
+
+
+def _measured(
+    device: torch.device, dtype: torch.dtype, budget_s: float, side: int, size: int
+) -> MachinePeaks:
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     product = torch.empty(side, side, device=device, dtype=dtype)
     product_s = _fastest(lambda: torch.mm(left, right, out=product), device, budget_s)
-    source = torch.ones(_COPY_BYTES[device.type] // 4, device=device)
+    source = torch.ones(size // 4, device=device)
     copy = torch.empty_like(source)
     copy_s = _fastest(lambda: copy.copy_(source), device, budget_s)
     return MachinePeaks(

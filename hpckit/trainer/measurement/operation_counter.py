@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from hpckit.torch_internals import TorchDispatchMode
+from hpckit.torch_internals import TorchDispatchMode, written_arguments
 
 
 @dataclass
@@ -41,9 +41,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = self.counts.setdefault(_name(func), OperationCount())
         count.calls += 1
         count.flops += _flops(func, args, given, result)
-        if not func.is_view:
-            count.bytes += sum(_moved(tensor) for tensor in _tensors((args, given)))
-            count.bytes += sum(_moved(tensor) for tensor in _tensors(result))
+        count.bytes += _bytes(func, args, given, result)
         return result
 
 
@@ -54,6 +52,41 @@ def _name(func: Any) -> str:
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float:
     formula = _OWN.get(_name(func)) or flop_registry.get(func.overloadpacket)
     return 0.0 if formula is None else float(formula(*args, **kwargs, out_val=result))
+
+
+_MOVE_NOTHING = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("_reshape_alias", "_unsafe_view", "lift_fresh"),
+    )
+)
+"""Operations that allocate memory, or make a view that torch does not declare as one."""
+_ONLY_WRITE = frozenset(
+    f"aten::{name}_"
+    for name in (
+        *("copy", "fill", "zero", "_foreach_copy", "_foreach_zero"),
+        *("bernoulli", "exponential", "normal", "random", "uniform"),
+    )
+)
+"""Operations that do not read what they write to."""
+
+
+def _bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Return what an operation reads and writes: what it writes to is read, too, unless that is its
+    output alone."""
+    name = _name(func)
+    if func.is_view or name in _MOVE_NOTHING:
+        return 0
+    changed = list(_tensors(written_arguments(func, args, kwargs)))
+    changed_ids = {id(one) for one in changed}
+    unread = changed if name in _ONLY_WRITE else _tensors(kwargs.get("out"))
+    unread_ids = {id(one) for one in unread}
+    is_filled = name.endswith("_like") or name.startswith("aten::new_")  # of a shape, not a value
+    given = () if is_filled else _tensors((args, kwargs))
+    read = (one for one in given if id(one) not in unread_ids)
+    made = (one for one in _tensors(result) if id(one) not in changed_ids)
+    return sum(map(_moved, (*read, *changed, *made)))
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:

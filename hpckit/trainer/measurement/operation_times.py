@@ -41,7 +41,8 @@ def operation_costs(
     for event in events:
         if event.cpu_parent is None and event.device_type == DeviceType.CPU:
             _collect(event, counts, found)
-    costs = [_cost(name, times, steps, counts.get(name)) for name, times in found.items()]
+    is_gpu = any(times.on_device for times in found.values())
+    costs = [_cost(name, times, steps, counts.get(name), is_gpu) for name, times in found.items()]
     return tuple(sorted(costs, key=lambda cost: -cost.seconds))
 
 
@@ -85,13 +86,15 @@ def _all_below(event: Any) -> Iterator[Any]:
         yield from _all_below(child)
 
 
-def _cost(name: str, times: _Times, steps: int, count: OperationCount | None) -> OperationCost:
+def _cost(
+    name: str, times: _Times, steps: int, count: OperationCount | None, is_gpu: bool
+) -> OperationCost:
     parts = times.on_device or times.on_cpu
     return OperationCost(
         name=name,
         calls=times.calls / steps,
         cpu_s=times.cpu_s / steps,
-        device_s=sum(times.on_device.values()) / steps,
+        device_s=sum(times.on_device.values()) / steps if is_gpu else None,
         kernel=max(parts, key=lambda one: parts[one], default=""),
         flops=None if count is None else count.flops,
         bytes=None if count is None else count.bytes,

@@ -70,7 +70,7 @@ def _row(one: OperationCost, run: ProfiledRun) -> tuple[str, ...]:
         one.name,
         f"{one.calls:,.0f}",
         seconds(one.cpu_s),
-        seconds(one.device_s) if run.costs.is_gpu else "",
+        "" if one.device_s is None else seconds(one.device_s),
         f"{one.seconds / run.operations_s:.1%}",
         "" if one.flops is None else decimal(one.flops, "FLOP"),
         "" if one.bytes is None else size(one.bytes),

@@ -59,10 +59,10 @@ COSTS = StepCosts(
     is_compiled=False,
     peaks=MachinePeaks("float32", 1e11, 1e10),
     operations=(
-        OperationCost("aten::mm", 4, 0.02, 0.0, "aten::mm", 1e9, 1e6),
-        OperationCost("aten::add_", 9, 0.01, 0.0, "aten::add_", 0.0, 5e7),
-        OperationCost("aten::sum", 1, 0.005, 0.0, "aten::sum", 0.0, 1e6),
-        OperationCost("c10d::allreduce_", 1, 0.001, 0.0, "gloo:all_reduce"),
+        OperationCost("aten::mm", 4, 0.02, None, "aten::mm", 1e9, 1e6),
+        OperationCost("aten::add_", 9, 0.01, None, "aten::add_", 0.0, 5e7),
+        OperationCost("aten::sum", 1, 0.005, None, "aten::sum", 0.0, 1e6),
+        OperationCost("c10d::allreduce_", 1, 0.001, None, "gloo:all_reduce"),
     ),
     layers=(LayerMemory("stem", "Conv2d", 3 << 20), LayerMemory("blocks.0", "Block", 5 << 20)),
 )
@@ -180,7 +180,7 @@ def test_the_page_of_precisions_has_its_plots_and_numbers() -> None:
     said = dict(conclusions(found))
     assert said["fp16"] == (
         "320.0 samples/s; accuracy 75.0% after 3 epochs; the first epoch takes 3.00 times the "
-        "later ones; 1 skipped steps; best batch 2, the largest that "
+        "later ones; 1 skipped step; best batch 2, the largest that "
         "fits"
     )
     assert said["bf16"] == "could not be trained: failed"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpckit.submit.compose import compose_spec
-from hpckit.torch_internals import DeviceType
+from hpckit.torch_internals import DeviceType, foreach_add_
 from hpckit.trainer.measurement.activation_memory import ActivationMemory
 from hpckit.trainer.measurement.cost_report import (
     COSTS,
@@ -42,6 +42,23 @@ def test_operations_count_what_they_compute_and_move() -> None:
     assert (product_count.flops, product_count.bytes) == (2 * 4 * 5 * 6, 4 * (20 + 30 + 24))
     assert (view.calls, view.bytes) == (1, 0)
     assert (added.flops, added.bytes) == (0, 4 * (24 + 24))
+
+
+def test_what_is_only_written_or_only_allocated_is_not_read() -> None:
+    left, right = torch.ones(8), torch.ones(8)
+    with OperationCounter() as counter:
+        left.copy_(right)
+        torch.empty_like(left).fill_(2.0)
+        left.zero_()
+        torch.zeros_like(left)
+        torch.add(left, right, out=torch.empty(8))
+        foreach_add_([left, right], [right, left])
+    moved = {name.removeprefix("aten::"): count.bytes for name, count in counter.counts.items()}
+    size = 8 * 4
+    assert (moved["copy_"], moved["fill_"], moved["zero_"]) == (2 * size, size, size)
+    assert {moved[name] for name in ("empty_like", "empty")} == {0}
+    assert moved["zeros_like"] == size
+    assert (moved["add"], moved["_foreach_add_"]) == (3 * size, 2 * 3 * size)
 
 
 def test_the_backward_pass_and_attention_count_too() -> None:
@@ -93,7 +110,8 @@ def test_times_belong_to_the_outermost_operation_that_was_counted() -> None:
     assert [first.cpu_s, first.device_s] == pytest.approx([50e-6, 155e-6])
     assert (first.flops, first.bytes, first.seconds) == (64.0, 16.0, first.device_s)
     assert (second.name, second.flops, second.kernel) == ("aten::sum", None, "aten::sum")
-    assert second.seconds == second.cpu_s == pytest.approx(20e-6)
+    assert second.cpu_s == pytest.approx(20e-6)
+    assert second.device_s == second.seconds == 0  # no time of the GPU, though it took the CPU's
 
 
 def test_compiled_code_counts_as_one_operation() -> None:
@@ -101,7 +119,8 @@ def test_compiled_code_counts_as_one_operation() -> None:
     call = event("## Call CompiledFxGraph abc ##", 100.0, (product,))
     found = operation_costs(with_descendants(event("CompiledFunction", 120.0, (call,))), 1, {})
     assert [one.name for one in found] == ["compiled blocks", "aten::mm"]
-    assert [one.cpu_s for one in found] == pytest.approx([70e-6, 30e-6])
+    assert [one.seconds for one in found] == pytest.approx([70e-6, 30e-6])
+    assert {one.device_s for one in found} == {None}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +133,7 @@ def test_the_roofline_says_what_bounds_an_operation(
     found = roofline_point(flops, moved, 10.0, PEAKS)
     assert found is not None
     assert (found.bound, found.limit, found.reached) == (bound, limit, flops / 10)
-    cost = OperationCost("a", 1, 10.0, 0.0, "b", flops, moved)
+    cost = OperationCost("a", 1, 10.0, None, "b", flops, moved)
     assert share_of_limit(cost, PEAKS) == pytest.approx(max(flops / 100, moved / 10) / 10)
     assert roofline_point(None, None, 1.0, PEAKS) is None
     assert share_of_limit(replace(cost, flops=None), PEAKS) is None
