@@ -152,7 +152,7 @@ def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
     """Returns Hydra's result for `overrides` as nested dicts, with interpolations resolved."""
-    search = [f"hydra.searchpath=[{_quoted(searched(yours))}]"] if yours else []
+    search = [f"hydra.searchpath=[{quoted(searched(yours))}]"] if yours else []
     try:
         config = compose("config", [*search, *overrides], return_hydra_config=True)
         choices = dict(config.hydra.runtime.choices)
@@ -256,13 +256,13 @@ def _parse_one(text: str) -> Override:
         key, _, value = text.partition("=")
         if not _PLAIN_KEY.fullmatch(key) or value[:1] in ("", "[", "{", "'", '"'):
             raise
-        item = parser.parse_override(f"{key}={_quoted(value)}")
+        item = parser.parse_override(f"{key}={quoted(value)}")
     if not item.key_or_group:
         raise OverrideParseException(text, "it has no key")
     return item
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """Quotes any text for Hydra's grammar, in which a backslash has a meaning only before a
     quote."""
     escaped = re.sub(r"\\(?=\\*('|$))", r"\\\\", value).replace("'", "\\'")

@@ -32,8 +32,8 @@ T = TypeVar("T")
 _TICK_S = {"local": 1.0, "slurm": 3.0}  # each check takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
 _DEAD_S = 30.0
-"""Seconds after which a run that seems dead is dead: on a busy machine, its supervisor takes long
-to start and to write its verdict."""
+"""Seconds after which a run that seems dead is dead, lest hours of measurements be given up for
+nothing."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def carry_out(
     wanted = request(spec, overrides, Path.cwd(), project)
     run = wanted.run
     (number,) = prepare([wanted], options)
-    if number is not None:  # None: the same run was measured before
-        start_silently(run, spec, number)
     try:
+        if number is not None:  # None: the same run was measured before
+            start_silently(run, spec, number)  # a Ctrl-C meanwhile comes when it has started
         _wait(run, _TICK_S[spec.cluster.kind])
     except KeyboardInterrupt:
         cancel_run(look(run, Queue()), saves=False, within_s=_CANCEL_S, say=lambda text: None)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hpckit.trainer.measurement.batch_size_figures import BatchSizeReport
 
 _ENTRY = "hpckit.trainer.measurement.batch_size_timing:main"
+_SEARCH_S = 86400
+"""Seconds after which a search for the best batch counts as a hang."""
 _BATCH = ("train.global_batch=32", "train.micro_batch=32")
 
 
@@ -84,7 +86,8 @@ def precision(
     with reported_errors(json):
         check_page(output)
         names = _names(precisions)
-        out, work = CommandOutput(json), choose_workload([*_BATCH, *(overrides or [])])
+        out, typed = CommandOutput(json), overrides or []
+        work = choose_workload([*default_batch(typed), *typed])
         if not is_trained_here(work.spec):
             raise CommandError(
                 f"entry: {work.spec.entry or 'a program'} decides itself in which precision it "
@@ -94,15 +97,19 @@ def precision(
         folder = (Path(work.spec.root).expanduser() / name).resolve()
         samples = epoch_samples or (2048 if work.images is None else TRAINED)
         runs, failures = _train(work, names, epochs, samples, folder, out)
-        sizes = (
-            _time_batches(work, names, most_batch, step_seconds, folder, out) if batches else None
-        )
+        sizes = _look_for_batch(work, names, most_batch, step_seconds, folder, out, batches)
         found = PrecisionFigures(tuple(runs), failures, sizes)
         _print(out, found)
         out.fact("runs", str(folder))
         page = precision_page(model_name(work), found, time.strftime("%Y-%m-%d %H:%M"))
         numbers = {**record(found), "folder": str(folder)}
         write_page_files(out, page, numbers, output or folder / "precision.html")
+
+
+def default_batch(typed: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides with the batch that is trained if the user says nothing of it: none, if an
+    experiment does."""
+    return () if any(word.startswith("experiment=") for word in typed) else _BATCH
 
 
 def _names(precisions: str) -> list[str]:
@@ -138,7 +145,7 @@ def _train(
     options = CommandOptions("hpckit bench precision", is_queue_checked=False, say=once(out.note))
     epoch_steps = -(-samples // batch)
     words = with_images(work, folder, is_validated=True)
-    if work.images is not None:
+    if work.images is not None or work.spec.data.validation is not None:
         words.append(f"train.validate_every={epoch_steps}")
     every = {
         name: [
@@ -168,6 +175,28 @@ def _train(
     return runs, failures
 
 
+def _look_for_batch(
+    work: MeasuredWorkload,
+    names: Sequence[str],
+    most: int,
+    step_s: float,
+    folder: Path,
+    out: CommandOutput,
+    is_wanted: bool,
+) -> BatchSizeReport | None:
+    """Return the timings of batches; None: they are not wanted, or could not be made, of which the
+    user is told. What was trained before is not lost by it."""
+    from hpckit.config.spec_parser import SpecError
+
+    if not is_wanted:
+        return None
+    try:
+        return _time_batches(work, names, most, step_s, folder, out)
+    except (CommandError, SpecError, OSError) as error:
+        out.note(f"the best batch is not known: {error}")
+        return None
+
+
 def _time_batches(
     work: MeasuredWorkload,
     names: Sequence[str],
@@ -179,24 +208,28 @@ def _time_batches(
     """Return the timings of batches of growing size on one rank.
 
     Raises:
-        CommandError: the run did not reach its end.
+        SpecError: the run cannot have a single rank.
+        CommandError: it did not reach its end.
+        OSError: it has left no report.
     """
     from hpckit.cli.bench.measured_runs import carry_out, check, once
     from hpckit.cli.bench.measured_workload import with_images
     from hpckit.cli.bench.short_run import short_run_words
     from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.compose import compose_spec, quoted
     from hpckit.submit.launch_command import pack
     from hpckit.submit.preflight.checks import with_absolute_paths
     from hpckit.submit.preparation import CommandOptions
     from hpckit.trainer.measurement.batch_size_figures import REPORT
 
     file, project = folder / "batches.json", find_project(Path.cwd())
-    search = f"precisions: [{','.join(names)}], most: {most}, step_s: {step_s}, output: '{file}'"
+    search = f"precisions: [{','.join(names)}], most: {most}, step_s: {step_s}"
+    search += f", output: {quoted(str(file))}"
     words = [
         *with_images(work, folder, is_validated=False),
         *short_run_words("batches", str(folder), 1),
         *("launch.nodes=1", "launch.nproc_per_node=1", "train.trace_share=0"),
+        f"hang.first_step_s={_SEARCH_S}",  # all of the search is one step
         *(f"entry={_ENTRY}", f"user_config={{{search}}}"),
     ]
     spec = with_absolute_paths(compose_spec(words), Path.cwd())

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from hpckit.events.schema import Event, StepLogged, Validated
-from hpckit.text.quantities import size
+from hpckit.text.quantities import count, size
 from hpckit.trainer.measurement.batch_size_figures import BatchSizeReport, best_batch
 
 
@@ -73,7 +73,8 @@ def precision_run(
         ValueError: it has recorded no steps.
     """
     every = list(events)
-    steps = [event for event in every if isinstance(event, StepLogged)]
+    # of a run that was restarted, and began anew, the last attempt counts
+    steps = [*{event.step: event for event in every if isinstance(event, StepLogged)}.values()]
     if not steps:
         raise ValueError(f"{precision}: no step was recorded")
     validated = {event.step: event for event in every if isinstance(event, Validated)}
@@ -131,17 +132,17 @@ def conclusions(found: PrecisionFigures) -> list[tuple[str, str]]:
 
 
 def _described(run: PrecisionRun, found: PrecisionFigures) -> str:
-    last = run.epochs[-1]
+    last, epochs = run.epochs[-1], count(len(run.epochs), "epoch")
     parts = [f"{run.samples_per_s:,.1f} samples/s"]
     if run.peak_bytes is not None:
         parts.append(f"peak {'' if run.is_gpu else 'of the process '}{size(run.peak_bytes)}")
     if last.accuracy is not None:
-        parts.append(f"accuracy {last.accuracy:.1%} after {len(run.epochs)} epochs")
+        parts.append(f"accuracy {last.accuracy:.1%} after {epochs}")
     elif (loss := last.validation_loss or last.loss) is not None:
-        parts.append(f"loss {loss:.4g} after {len(run.epochs)} epochs")
+        parts.append(f"loss {loss:.4g} after {epochs}")
     if run.first_epoch_factor is not None:
         parts.append(f"the first epoch takes {run.first_epoch_factor:.2f} times the later ones")
-    parts.append(f"{run.skipped_steps} skipped steps")
+    parts.append(count(run.skipped_steps, "skipped step"))
     if (best := best_of(found, run.precision)) is not None:
         parts.append(f"best batch {best}{_limit_of(found, run.precision, best)}")
     return "; ".join(parts)

@@ -64,12 +64,21 @@ def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
 
 
 def _resnet(spec: RunSpec, model: ResnetSpec) -> Iterator[str]:
-    sides = 2 ** (len(model.depths) + 1)  # the stem and its pooling each halve the resolution
-    if spec.train.micro_batch == 1 and model.image_size <= sides:
+    if spec.train.micro_batch == 1 and needs_two_samples(model):
         yield (
             f"train.micro_batch: 1 sample of model.image_size={model.image_size} leaves one value "
-            f"per channel to normalise; use 2 samples, or more than {sides} pixels"
+            f"per channel to normalise; use 2 samples, or more than {_sides(model)} pixels"
         )
+
+
+def needs_two_samples(model: ResnetSpec) -> bool:
+    """Return whether one sample leaves one value per channel, which has no variance."""
+    return model.image_size <= _sides(model)
+
+
+def _sides(model: ResnetSpec) -> int:
+    """Return the pixels of a side that the model makes one value of."""
+    return int(2 ** (len(model.depths) + 1))  # the stem and its pooling each halve the resolution
 
 
 def _vit(model: VitSpec) -> Iterator[str]:

@@ -15,19 +15,19 @@ from hpckit.report.page.time_spent import parts_of
 from hpckit.report.performance.speed_report import speed_record
 from hpckit.text.json_values import plain
 
-MARK = '"written_by": "hpckit report"'
+HEAD = {"written_by": "hpckit report"}
+MARK = json.dumps(HEAD)[1:-1]
 """Text that identifies a document of hpckit's."""
 
 
 def as_json(runs: Sequence[PageContent]) -> str:
     """Return a document with the record of one run, or with `runs` of several and the differences
     of their configs; numbers that are not finite become strings."""
-    head = {"written_by": "hpckit report"}
     if len(runs) == 1:
-        body = {**head, **record(runs[0])}
+        body = {**HEAD, **record(runs[0])}
     else:
         document = {"names": labels(runs), "config": differences(runs)}
-        body = {**head, **document, "runs": [record(it) for it in runs]}
+        body = {**HEAD, **document, "runs": [record(it) for it in runs]}
     return json.dumps(plain(body), indent=2, allow_nan=False) + "\n"
 
 

@@ -6,8 +6,9 @@ for data.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,8 @@ import torch
 from pydantic import ValidationError
 from torch.distributed.device_mesh import DeviceMesh
 
-from hpckit.config.spec import PrecisionSpec, RunSpec
+from hpckit.config.rules.model import needs_two_samples
+from hpckit.config.spec import PrecisionSpec, ResnetSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.system.atomic_files import write_text
 from hpckit.trainer.device.device_capability import lack_of_bf16
@@ -76,7 +78,8 @@ def time_batches(
             failures[precision] = why
             continue
         try:
-            timings += time_precision(cfg, precision, mesh, device, search.most, search.step_s)
+            for one in time_precision(cfg, precision, mesh, device, search.most, search.step_s):
+                timings.append(one)  # those before an error are kept
         except (RuntimeError, NotImplementedError) as error:
             failures[precision] = str(error).partition("\n")[0]
     return BatchSizeReport(
@@ -95,8 +98,9 @@ def time_precision(
     device: torch.device,
     most: int,
     budget_s: float,
-) -> list[BatchTiming]:
-    """Return the timings of one precision, for 1, 2, 4, ... samples until twice as many are not
+) -> Iterator[BatchTiming]:
+    """Yield the timings of one precision, for 1, 2, 4, ... samples (from 2 on, if the model cannot
+    be trained with one) until twice as many are not
     faster, or memory does not suffice.
 
     Args:
@@ -104,11 +108,12 @@ def time_precision(
         budget_s: seconds of a step from which on twice as many are not tried.
     """
     found: list[BatchTiming] = []
-    samples = 1
+    samples = 2 if isinstance(spec.model, ResnetSpec) and needs_two_samples(spec.model) else 1
     while not found or should_double(found, most, budget_s):
         samples = 2 * found[-1].samples if found else samples
+        gc.collect()  # a model of the size before is in cycles, and would count as memory
         found.append(_time_batch(spec, precision, samples, mesh, device))
-    return found
+        yield found[-1]
 
 
 def in_precision(spec: RunSpec, precision: PrecisionName) -> RunSpec:

@@ -5,31 +5,45 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpckit.cli.common.command_errors import CommandError
 from hpckit.cli.common.command_output import CommandOutput
+from hpckit.report.page.json_record import HEAD
 from hpckit.report.page.page_document import CommandsBlock, PageDocument, Section
-from hpckit.report.page.page_file import check_place
+from hpckit.report.page.page_file import ForeignFileError, check_place
 from hpckit.report.page.render.html_page import html
 from hpckit.system.atomic_files import write_text
 from hpckit.text.json_values import plain
 
 
 def check_page(path: Path | None) -> None:
-    """Check that a page may be written to `path`.
+    """Check that a page can be written to `path`, and its numbers beside it, before hours are spent
+    on them. Its folder is made.
 
     Raises:
-        CommandError: it does not end in .html.
-        ForeignFileError: another file is there.
+        CommandError: it does not end in .html, or another file is there.
+        OSError: its folder cannot be written.
     """
     if path is None:
         return
     if path.suffix != ".html":
         raise CommandError(f"--out: {path} must end in .html")
-    check_place(path)
+    try:
+        for file in (path, _numbers_file(path)):
+            check_place(file)
+    except ForeignFileError as error:
+        raise CommandError(str(error)) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def _numbers_file(page: Path) -> Path:
+    return page.with_suffix(".json")
 
 
 def typed_command() -> str:
@@ -47,10 +61,10 @@ def write_page_files(
     """
     section = Section("Command", (CommandsBlock((typed_command(),)),))
     whole = PageDocument(document.title, document.as_of, (*document.sections, section))
-    file = path.with_suffix(".json")
+    file = _numbers_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html(whole))
-    write_text(file, json.dumps(plain(dict(numbers)), indent=2, allow_nan=False) + "\n")
+    write_text(file, json.dumps(plain({**HEAD, **numbers}), indent=2, allow_nan=False) + "\n")
     out.line()
     out.fact("page", str(path.absolute()))
     out.fact("numbers", str(file.absolute()))

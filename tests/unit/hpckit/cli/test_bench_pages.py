@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from hpckit.cli.bench.measured_workload import (
     model_name,
     with_images,
 )
-from hpckit.cli.bench.pages.page_files import write_page_files
+from hpckit.cli.bench.pages.page_files import check_page, write_page_files
 from hpckit.cli.bench.pages.precision_page import precision_page
 from hpckit.cli.bench.pages.profile_page import profile_page
 from hpckit.cli.bench.pages.scaling_page import scaling_page
+from hpckit.cli.bench.precision import default_batch
 from hpckit.cli.bench.precision_figures import (
     PrecisionFigures,
     PrecisionRun,
@@ -34,8 +36,10 @@ from hpckit.cli.bench.profile_figures import conclusions as profile_conclusions
 from hpckit.cli.bench.profile_figures import record as profile_record
 from hpckit.cli.bench.scaling_figures import ScalingPoint, by_model, explain, point, records
 from hpckit.cli.bench.world_shapes import WorldShape
+from hpckit.cli.common.command_errors import CommandError
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
+from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event
 from hpckit.events.schema import event_of
 from hpckit.report.page.page_document import PageDocument
@@ -49,6 +53,8 @@ from hpckit.trainer.measurement.cost_report import (
     OperationCost,
     StepCosts,
 )
+
+precision_command = sys.modules["hpckit.cli.bench.precision"]  # the package has the command
 
 COSTS = StepCosts(
     device="cpu",
@@ -141,6 +147,13 @@ def test_the_page_of_a_profile_has_its_plots_and_numbers() -> None:
     }
     assert found["step"].keys() == {"intensity", "reached", "limit", "is_compute_bound", "bound"}
     json.dumps(found)
+
+
+def test_of_a_run_that_began_anew_the_last_attempt_counts() -> None:
+    lost = [step(n, step_s=9.0, loss=9.0) for n in (1, 2, 3)]
+    run = precision_run("fp32", [*lost, *(step(n) for n in range(1, 5))], 2, 32)
+    assert [epoch.seconds for epoch in run.epochs] == pytest.approx([0.2, 0.2])
+    assert [number for number, _ in run.losses] == [1, 2, 3, 4]
 
 
 def trained(name: str = "fp16") -> PrecisionRun:
@@ -238,12 +251,59 @@ def test_a_model_of_images_gets_images_and_a_model_of_text_none(tmp_path: Path) 
     assert (own.images, model_name(own)) == (None, "mine:main")
 
 
+def test_an_experiment_keeps_its_batch() -> None:
+    assert default_batch(["experiment=mine", "model=gpt_nano"]) == ()
+    plain = choose_workload([*default_batch([]), "train.global_batch=8"])
+    assert (plain.spec.train.global_batch, plain.spec.train.micro_batch) == (8, 32)
+
+
+@pytest.mark.parametrize("error", [CommandError("it died"), SpecError(["too few ranks"])])
+def test_what_was_trained_is_not_lost_if_no_batch_can_be_found(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(precision_command, "_time_batches", fail)
+    said: list[str] = []
+    out = CommandOutput(False)
+    monkeypatch.setattr(out, "note", said.append)
+    work = choose_workload(["model=gpt_nano"])
+    found = precision_command._look_for_batch(work, ["fp32"], 8, 1.0, tmp_path, out, True)
+    assert (found, said) == (None, [f"the best batch is not known: {error}"])
+
+
+def test_nobody_elses_file_is_replaced_by_a_page_or_its_numbers(tmp_path: Path) -> None:
+    page, numbers = tmp_path / "package.html", tmp_path / "package.json"
+    for foreign in (numbers, page):
+        foreign.write_text("{}")
+        words = ["bench", "profile", "--out", str(page), f"root={tmp_path}/runs"]
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert f"{foreign} is not a report of hpckit" in done.stderr
+        foreign.unlink()
+    write_page_files(CommandOutput(False), profile_page("m", [profiled()], "now"), {}, page)
+    check_page(page)  # a page and numbers of hpckit's may be replaced
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["bench", "precision", "--out", f"{tmp_path}/file/p.html", f"root={tmp_path}/runs"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert f"{tmp_path}/file" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_page_ends_with_its_command_and_its_files_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = profile_page("m", [profiled()], "now")
     write_page_files(CommandOutput(False), page, {"a": float("nan")}, tmp_path / "x" / "p.html")
-    assert json.loads((tmp_path / "x" / "p.json").read_text()) == {"a": "nan"}
+    assert json.loads((tmp_path / "x" / "p.json").read_text()) == {
+        "written_by": "hpckit report",
+        "a": "nan",
+    }
     assert "<h2>Command</h2>" in (tmp_path / "x" / "p.html").read_text()
     *_, named, numbers = capsys.readouterr().out.splitlines()
     assert (named.split(), numbers.split()) == (

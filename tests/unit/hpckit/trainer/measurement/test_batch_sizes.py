@@ -55,7 +55,7 @@ def test_a_model_is_timed_with_growing_batches(words: list[str], tmp_path: Path)
     dist.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         mesh = make_mesh("cpu", spec.parallel)
-        found = time_precision(spec, "fp32", mesh, torch.device("cpu"), 2, 10.0)
+        found = list(time_precision(spec, "fp32", mesh, torch.device("cpu"), 2, 10.0))
     finally:
         dist.destroy_process_group()
     assert [one.samples for one in found] == [1, 2]
