@@ -59,11 +59,10 @@ def _memory(plan: RunEstimate) -> Iterator[PlanRisk]:
 
 def _time(plan: RunEstimate, totals: RunTotals) -> Iterator[PlanRisk]:
     share = plan.assumptions.utilisation
-    longer = totals.wall_s * share / (share / 2)
     yield PlanRisk(
         f"the cards reach less than the assumed {share:.0%} of their peak",
-        f"with {share / 2:.0%} while computing, the run takes up to {span(longer)} in place of "
-        f"{span(totals.wall_s)}, and its cost rises in proportion",
+        f"with {50 * share:.3g}% while computing, the run takes up to {span(2 * totals.wall_s)} in "
+        f"place of {span(totals.wall_s)}, and its cost rises in proportion",
         "measure a short run on one node first: hpckit bench profile, then --mfu",
     )
     assert plan.speed is not None

@@ -160,13 +160,15 @@ def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
         checkpoint=size,
         speed=timed,
         goodput=best,
-        configured=_as_configured(spec, best, timed),
+        configured=as_configured(spec, best, timed),
         choice=recommend(spec, nodes, card),
         assumptions=assumed,
     )
 
 
-def _as_configured(spec: RunSpec, best: Goodput, found: EstimatedSpeed | None) -> Goodput | None:
+def as_configured(spec: RunSpec, best: Goodput, found: EstimatedSpeed | None) -> Goodput | None:
+    """Return the goodput with the configured save interval; None: none is configured, or it is one
+    of steps and the speed is not known."""
     every_steps, every_minutes = spec.checkpoint.every_steps, spec.checkpoint.every_minutes
     if every_minutes is not None:
         interval_s = 60 * every_minutes

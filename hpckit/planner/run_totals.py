@@ -12,7 +12,7 @@ from checkpointing.store.write.packer import PACK_BYTES
 from hpckit.config.batch_size import global_batch, samples_before
 from hpckit.config.spec import RunSpec
 from hpckit.planner import store_costs
-from hpckit.planner.run_estimate import RunEstimate
+from hpckit.planner.run_estimate import RunEstimate, as_configured
 from hpckit.planner.step_time import speed
 from hpckit.planner.store_costs import CheckpointShape, StoreRequests
 
@@ -130,7 +130,9 @@ def cost_cases(
     for one in utilisations:
         if plan.speed is None:
             break
-        other = replace(plan, speed=speed(spec, plan.world, plan.card, one))
+        timed = speed(spec, plan.world, plan.card, one)
+        configured = as_configured(spec, plan.goodput, timed)
+        other = replace(plan, speed=timed, configured=configured)
         totals = run_totals(spec, other, prices)
         if totals is not None:
             found.append(CostCase(one, totals))

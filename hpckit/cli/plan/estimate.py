@@ -84,7 +84,7 @@ def estimate(
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.cli.plan import PROGRAM
     from hpckit.cli.plan.plan_document import PlannedRun
-    from hpckit.cli.plan.plan_file import check_ending, write_plan
+    from hpckit.cli.plan.plan_file import check_file, write_plan
     from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
     from hpckit.config.spec_parser import SpecError
     from hpckit.planner.plan_text import problems
@@ -95,7 +95,7 @@ def estimate(
 
     with reported_errors(json):
         if output is not None:
-            check_ending(output)
+            check_file(output)
         spec = compose_spec(overrides or [])
         if spec.command is not None:
             raise CommandError(f"command: {PROGRAM.format(keys='')}")

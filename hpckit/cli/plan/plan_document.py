@@ -141,7 +141,7 @@ def _cost(planned: PlannedRun) -> Iterator[Block]:
     cases = cost_cases(planned.spec, plan, prices, list(dict.fromkeys(wanted)))
     rows = tuple(
         (
-            f"{case.utilisation:.0%}",
+            f"{100 * case.utilisation:.3g}%",
             span(case.totals.wall_s),
             f"{case.totals.gpu_hours:,.1f}",
             *([] if case.totals.money is None else [_money(case.totals.money)]),
@@ -153,15 +153,22 @@ def _cost(planned: PlannedRun) -> Iterator[Block]:
 
 
 def _cost_rows(totals: RunTotals) -> Iterator[tuple[str, ...]]:
-    parts = (
-        ("training that counts", totals.training_s),
-        ("saves, restarts and repeated steps", totals.lost_s),
-        ("all", totals.wall_s),
-    )
-    for name, part_s in parts:
-        share = part_s / totals.wall_s
-        cells = (name, f"{share * totals.gpu_hours:,.1f}", f"{share:.1%}")
-        yield cells if totals.money is None else (*cells, _money(share * totals.money))
+    names = ("training that counts", "saves, restarts and repeated steps", "all")
+    share = totals.training_s / totals.wall_s
+    columns = [
+        [f"{part:,.1f}" for part in _parts(totals.gpu_hours, share, 1)],
+        [f"{part:.1%}" for part in _parts(1.0, share, 3)],
+    ]
+    if totals.money is not None:
+        digits = _decimals(totals.money)
+        columns.append([f"{part:,.{digits}f}" for part in _parts(totals.money, share, digits)])
+    yield from zip(names, *columns, strict=True)
+
+
+def _parts(whole: float, share: float, digits: int) -> tuple[float, float, float]:
+    """Return a share of the whole, the rest, and the whole, rounded so that they add up."""
+    total, part = round(whole, digits), round(share * whole, digits)
+    return part, total - part, total
 
 
 def _money_head(totals: RunTotals) -> tuple[str, ...]:
@@ -307,7 +314,11 @@ def _number(value: float) -> str:
 
 
 def _money(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+    return f"{value:,.{_decimals(value)}f}"
+
+
+def _decimals(money: float) -> int:
+    return 0 if money >= 100 else 2
 
 
 def _price(value: float | None, option: str) -> str:

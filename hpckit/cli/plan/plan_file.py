@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from hpckit.cli.common.command_errors import CommandError
 from hpckit.cli.plan.plan_document import PlannedRun, plan_document
 from hpckit.distribution import NAME
 from hpckit.report.page.page_document import PageDocument
+from hpckit.report.page.page_file import ForeignFileError, check_place
 from hpckit.report.page.render.html_page import html
 from hpckit.report.page.render.markdown_page import markdown
 from hpckit.system.atomic_files import write_text
@@ -21,16 +24,40 @@ PACKAGES = {
 }
 """Packages of the extra `documents` by the ending of what they write."""
 ENDINGS = (".html", ".md", *PACKAGES)
+_AUTHOR = b"hpckit"
 
 
-def check_ending(path: Path) -> None:
-    """Check that a plan can be written in the format of `path`.
+def check_file(path: Path) -> None:
+    """Check that a plan can be written to `path`.
 
     Raises:
-        CommandError: it cannot.
+        CommandError: its ending names no format, or another file is there.
+        OSError: the file that is there cannot be read.
     """
     if path.suffix not in ENDINGS:
         raise CommandError(f"--out: {path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if path.suffix in PACKAGES and path.is_file():
+        if not _is_own(path.read_bytes()):
+            raise CommandError(
+                f"{path} was not written by hpckit; remove it, or give another --out"
+            )
+        return
+    try:
+        check_place(path)
+    except ForeignFileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _is_own(content: bytes) -> bool:
+    """Return whether a file of an office program, or a PDF, names hpckit as its author, or is
+    empty."""
+    if not content or content.startswith(b"%PDF"):
+        return not content or _AUTHOR in content
+    try:
+        with ZipFile(BytesIO(content)) as archive:
+            return _AUTHOR in archive.read("docProps/core.xml")
+    except (BadZipFile, KeyError):
+        return False
 
 
 def write_plan(planned: PlannedRun, path: Path) -> None:

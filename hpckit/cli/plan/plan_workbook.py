@@ -23,6 +23,7 @@ from hpckit.report.page.office.workbook_file import (
 from hpckit.report.page.page_document import PageDocument
 from hpckit.text.json_values import plain
 
+_NO_PRICE = "COUNT(B8:B9)=0"
 _INPUT = PatternFill("solid", fgColor="FFF2CC")
 COST_SHEET, NUMBER_SHEET = "Calculation", "Numbers"
 
@@ -46,21 +47,21 @@ def _add_cost(made: Workbook, planned: PlannedRun, totals: RunTotals) -> None:
     assert plan.speed is not None  # the totals are known
     sheet = made.create_sheet(COST_SHEET, 2)
     put(sheet, 1, 1, "Calculation of the cost. Change the coloured cells.", BOLD)
-    inputs: tuple[tuple[str, float, str], ...] = (
+    inputs: tuple[tuple[str, float | None, str], ...] = (
         ("steps with the whole batch", full_steps(planned.spec, plan.world), "#,##0"),
         ("seconds of a step", plan.speed.step.total, "0.0000"),
         ("goodput", totals.goodput, "0.00%"),
         ("nodes", plan.nodes, "#,##0"),
         ("GPUs of a node", plan.world // plan.nodes, "#,##0"),
-        ("price of a node-hour", prices.node or 0.0, "#,##0.00"),
-        ("price of a GPU-hour", prices.gpu or 0.0, "#,##0.00"),
+        ("price of a node-hour", prices.node, "#,##0.00"),
+        ("price of a GPU-hour", prices.gpu, "#,##0.00"),
     )
     results = (
         ("hours", "=B3*B4/B5/3600", "#,##0.0"),
         ("node-hours", "=B11*B6", "#,##0.0"),
         ("GPU-hours", "=B12*B7", "#,##0.0"),
-        ("cost", "=B12*B8+B13*B9", "#,##0.00"),
-        ("of which saves, restarts and repeated steps", "=B14*(1-B5)", "#,##0.00"),
+        ("cost", f'=IF({_NO_PRICE},"give a price",B12*B8+B13*B9)', "#,##0.00"),
+        ("of which saves, restarts and repeated steps", f'=IF({_NO_PRICE},"",B14*(1-B5))', "#,##0.00"),
     )
     for row, (name, value, form) in enumerate(inputs, start=3):
         put(sheet, row, 1, name, BOLD)

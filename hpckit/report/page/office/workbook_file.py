@@ -82,8 +82,9 @@ def put(sheet: Worksheet, row: int, column: int, text: str, font: Font | None = 
     return cell
 
 
-def put_number(sheet: Worksheet, row: int, column: int, value: float, form: str) -> Cell:
-    """Write a number to a cell with Excel's format for it, and return the cell."""
+def put_number(sheet: Worksheet, row: int, column: int, value: float | None, form: str) -> Cell:
+    """Write a number to a cell with Excel's format for it, and return the cell; None: it stays
+    empty."""
     cell = sheet.cell(row, column)
     assert isinstance(cell, Cell)
     cell.value, cell.number_format = value, form

@@ -6,6 +6,8 @@ import builtins
 import json
 import sys
 import zlib
+from dataclasses import replace
+from decimal import Decimal
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,13 +24,19 @@ from typer.testing import CliRunner
 
 from hpckit.cli.main import app
 from hpckit.cli.plan.plan_document import PlannedRun, plan_document
-from hpckit.cli.plan.plan_file import PACKAGES, write_plan
+from hpckit.cli.plan.plan_file import PACKAGES, check_file, write_plan
 from hpckit.planner.assumptions import STORAGE_GBPS, UTILISATION
 from hpckit.planner.gpu_cards import CARDS
 from hpckit.planner.run_estimate import Assumptions, estimate
 from hpckit.planner.run_totals import HourlyPrices, cost_cases, run_totals
 from hpckit.report.page.office.workbook_file import new_workbook
-from hpckit.report.page.page_document import FactsBlock, PageDocument, Section, TextBlock
+from hpckit.report.page.page_document import (
+    FactsBlock,
+    PageDocument,
+    Section,
+    TableBlock,
+    TextBlock,
+)
 from hpckit.report.page.render.html_page import html
 from hpckit.report.page.render.markdown_page import markdown
 from hpckit.submit.compose import compose_spec
@@ -100,6 +108,42 @@ def test_slower_cards_cost_more() -> None:
     it = planned(name="gpt")
     slow, fast = cost_cases(it.spec, it.plan, it.prices, [0.2, 0.4])
     assert slow.totals.gpu_hours > fast.totals.gpu_hours == it.totals.gpu_hours  # type: ignore[union-attr]
+
+
+def test_saves_by_steps_are_rarer_if_the_cards_are_slower() -> None:
+    it = planned()
+    (slow,) = cost_cases(it.spec, it.plan, it.prices, [UTILISATION / 2])
+    assert slow.totals.interval_s > 1.5 * it.totals.interval_s  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("money", [99.99, 12345.6])
+@pytest.mark.parametrize("lost", [0.0149, 0.0251, 0.3333])
+def test_the_costs_in_the_table_add_up(money: float, lost: float) -> None:
+    assert planned().totals is not None
+    totals = replace(
+        planned().totals, gpu_hours=1234.55, money=money, wall_s=1.0, training_s=1.0 - lost
+    )
+    blocks = plan_document(replace(planned(), totals=totals), "now").sections[1].blocks
+    table = next(block for block in blocks if isinstance(block, TableBlock))
+    for column in (1, 2, 3):
+        cells = [row[column].replace(",", "").rstrip("%") for row in table.rows]
+        counts, rest, total = map(Decimal, cells)
+        assert counts + rest == total
+
+
+@pytest.mark.parametrize("ending", [".html", *PACKAGES])
+def test_a_plan_replaces_a_plan_and_nobody_elses_file(
+    ending: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / f"plan{ending}"
+    file.write_bytes(b"PK or %PDF or text of somebody else")
+    status, out, err = typed("--card", "H100", "--out", str(file))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert str(file) in err
+    if ending in files:
+        check_file(files[ending])
+    file.write_bytes(b"")
+    check_file(file)
 
 
 class Elements(HTMLParser):
@@ -195,7 +239,8 @@ def test_a_workbook_calculates_the_cost_by_formulas(files: dict[str, Path]) -> N
     assert cells["price of a GPU-hour"] == 2.5
     hours = cells["steps with the whole batch"] * cells["seconds of a step"] / cells["goodput"]
     assert hours / 3600 * 16 == pytest.approx(totals.gpu_hours)
-    assert cells["cost"] == "=B12*B8+B13*B9"
+    assert cells["cost"] == '=IF(COUNT(B8:B9)=0,"give a price",B12*B8+B13*B9)'
+    assert cells["price of a node-hour"] is None  # and not a price of 0
     rows = made["Numbers"].iter_rows(min_row=2)
     numbers: dict[Any, Any] = {row[0].value: row[1].value for row in rows}
     assert numbers["totals.gpu_hours"] == pytest.approx(totals.gpu_hours)
