@@ -37,6 +37,14 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
+    def value(self, share: float) -> float:
+        """Return the value at a place from 0 to 1."""
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            return math.exp(low + share * (high - low))
+        return self.low + share * (self.high - self.low)
+
+
 def axis(low: float, high: float, most: int, *, is_log: bool = False) -> Axis:
     """Return an axis that contains all values from `low` to `high`, with about `most` ticks.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -131,21 +132,29 @@ def _draw_line(one: PlotLine, x: Axis, y: Axis) -> Iterator[str]:
 
 def _readings(plot: Plot, x: Axis) -> Iterator[str]:
     """Yield columns without a colour that say, to a mouse, what is drawn in them."""
-    wide = (x.high - x.low) / _COLUMNS
     named = [one for one in plot.lines if one.name]
     steps = [[step for step, _ in one.points] for one in named]
     for number in range(_COLUMNS):
-        begin, end = x.low + number * wide, x.low + (number + 1) * wide
+        begin, end = (x.value(one / _COLUMNS) for one in (number, number + 1))
+        begin = begin if number else -math.inf  # the first column has its left edge, too
+        end = end if number + 1 < _COLUMNS else math.inf
         found = []
         for one, own in zip(named, steps, strict=True):
             at = bisect_right(own, end) - 1
             if at >= 0 and own[at] > begin and (value := one.points[at][1]) is not None:
-                found.append(f"{one.name}: {value:.5g} at step {own[at]:,}")
+                found.append(f"{one.name}: {value:.5g} at {_place(plot, own[at])}")
         found += [mark.words for mark in plot.marks[-_MOST_MARKS:] if begin < mark.step <= end]
         if found:
             place = f'x="{percent(number / _COLUMNS)}" y="{_TOP:g}" width="{100 / _COLUMNS:g}%"'
             title = "\n".join(escaped(text) for text in found)
             yield f'<rect class="reading" {place} height="{_HIGH:g}"><title>{title}</title></rect>'
+
+
+def _place(plot: Plot, at: float) -> str:
+    """Name a place on the axis below a plot: "step 1,000", "epoch 2", "4 ranks"."""
+    number = f"{at:,.0f}" if at % 1 == 0 else f"{at:,.5g}"
+    is_ordinal = plot.over in ("step", "epoch")
+    return f"{plot.over} {number}" if is_ordinal else f"{number} {plot.over}"
 
 
 def last_value(points: Sequence[tuple[float, float | None]]) -> str:

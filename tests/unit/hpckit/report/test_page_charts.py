@@ -157,6 +157,17 @@ def test_what_a_mouse_points_at_is_said_in_numbers() -> None:
     assert said == ["loss: 1 at step 1", "loss: 2.5 at step 100\nend of 2"]
 
 
+def test_a_mouse_finds_each_point_of_a_logarithmic_axis() -> None:
+    points = [(1.0, 5.0), (2.0, 6.0), (1000.0, 7.0)]
+    line = PlotLine("fp32", points, "run0", has_dots=True)
+    plot = Plot("t", "samples/s", [line], over="samples", is_over_log=True)
+    shown = list(drawn(draw_plot(plot)).iter(f"{SVG}rect"))
+    assert [str(one[0].text) for one in shown] == [
+        *("fp32: 5 at 1 samples", "fp32: 6 at 2 samples", "fp32: 7 at 1,000 samples"),
+    ]
+    assert [round(float(one.attrib["x"].rstrip("%"))) for one in shown] == [0, 10, 98]
+
+
 def contrast(one: str, other: str) -> float:
     """As WCAG 2.2 computes it, of colours such as `#1f6fc4` or `#fff`."""
     lights = []
