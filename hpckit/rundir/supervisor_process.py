@@ -11,7 +11,6 @@ import psutil
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 
-
 _LOADED_S = 1.0
 """Seconds within which the kernel loads the program of a process that was just started."""
 _TICK_S = 0.005

@@ -102,9 +102,9 @@ def scaling(
         spec = compose_spec(typed)
         folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")
         sizes = ScalingWorkload(steps, is_strong=strong)
-        found = by_model(
-            _measure(spec, typed, _cases(spec, typed, models, worlds), sizes, folder.resolve(), out)
-        )
+        cases = _cases(spec, typed, models, worlds)
+        measured, failures = _measure(spec, typed, cases, sizes, folder.resolve(), out)
+        found = by_model(measured)
         _print_figures(out, found)
         title = f"{'strong' if strong else 'weak'} scaling"
         points = [one for own in found.values() for one in own]
@@ -112,6 +112,7 @@ def scaling(
             "points": records(points, target_loss),
             "said": {model: conclusion(own) for model, own in found.items()},
             "why": {model: explain(model, found) for model in found},
+            "failures": failures,
             "runs": str(folder),
         }
         out.fact("runs", str(folder))
@@ -121,7 +122,8 @@ def scaling(
             out.fact("picture", str(output))
             out.document(numbers)
         else:
-            page = scaling_page(found, title, time.strftime("%Y-%m-%d %H:%M"), target_loss)
+            as_of = time.strftime("%Y-%m-%d %H:%M")
+            page = scaling_page(found, title, as_of, target_loss, failures)
             write_page_files(out, page, numbers, output or folder / "scaling.html")
 
 
@@ -168,7 +170,13 @@ def _measure(
     sizes: ScalingWorkload,
     folder: Path,
     out: CommandOutput,
-) -> list[ScalingPoint]:
+) -> tuple[list[ScalingPoint], dict[str, str]]:
+    """Return the figures of the runs that reached their end, and why others did not, by model and
+    world.
+
+    Raises:
+        CommandError: none reached its end.
+    """
     from hpckit.cli.bench.measured_runs import carry_out, check, once, shared_cores
     from hpckit.cli.bench.scaling_figures import point
     from hpckit.cli.bench.world_shapes import gradient_bytes, overrides_of, threads_of
@@ -185,17 +193,25 @@ def _measure(
     specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
     check(specs, project, pack)
     options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=once(out.note))
-    points = []
+    points: list[ScalingPoint] = []
+    failures: dict[str, str] = {}
     most = max(world.ranks for world in worlds)
     if cores := shared_cores(spec, most):
         out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
-            events = carry_out(made, each, project, options)
-            size = gradient_bytes(made)
-            points.append(point(model, world, made.train.global_batch, events, threads, size))
+            try:
+                events = carry_out(made, each, project, options)
+            except CommandError as error:  # hours of other runs are not given up for it
+                failures[f"{model} on {world}"] = str(error).partition("\n")[0]
+                out.note(f"{model} on {world} was not measured: {error}")
+            else:
+                size = gradient_bytes(made)
+                points.append(point(model, world, made.train.global_batch, events, threads, size))
             advance(1)
-    return points
+    if not points:
+        raise CommandError("no run has reached its end")
+    return points, failures
 
 
 def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:

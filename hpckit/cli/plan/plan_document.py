@@ -181,7 +181,10 @@ def _risks(planned: PlannedRun) -> Iterator[Block]:
         (f"{risk.what}: {risk.effect}", risk.remedy)
         for risk in risks(planned.spec, planned.plan, planned.totals)
     )
-    yield TableBlock(head, rows, words=head)
+    if rows:
+        yield TableBlock(head, rows, words=head)
+    else:
+        yield TextBlock("None is known beside what the summary says.")
 
 
 def _hardware(plan: RunEstimate) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,11 @@ def _add_cost(made: Workbook, planned: PlannedRun, totals: RunTotals) -> None:
         ("node-hours", "=B11*B6", "#,##0.0"),
         ("GPU-hours", "=B12*B7", "#,##0.0"),
         ("cost", f'=IF({_NO_PRICE},"give a price",B12*B8+B13*B9)', "#,##0.00"),
-        ("of which saves, restarts and repeated steps", f'=IF({_NO_PRICE},"",B14*(1-B5))', "#,##0.00"),
+        (
+            "of which saves, restarts and repeated steps",
+            f'=IF({_NO_PRICE},"",B14*(1-B5))',
+            "#,##0.00",
+        ),
     )
     for row, (name, value, form) in enumerate(inputs, start=3):
         put(sheet, row, 1, name, BOLD)

@@ -21,8 +21,8 @@ _COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 def measure_peaks(
     device: torch.device, dtype: torch.dtype, budget_s: float = _BUDGET_S
 ) -> MachinePeaks:
-    """Return the rates of `device`; of a CPU, with the threads that this process has. Where a GPU has
-    too little memory left, a part of it serves.
+    """Return the rates of `device`; of a CPU, with the threads that this process has. Where a GPU
+    has too little memory left, a part of it serves.
 
     Raises:
         torch.OutOfMemoryError: it has next to none.

@@ -31,7 +31,13 @@ Found = Mapping[str, Sequence[ScalingPoint]]
 _OVER = "ranks"
 
 
-def scaling_page(found: Found, title: str, as_of: str, target: float | None) -> PageDocument:
+def scaling_page(
+    found: Found,
+    title: str,
+    as_of: str,
+    target: float | None,
+    failures: Mapping[str, str] | None = None,
+) -> PageDocument:
     """Return the page.
 
     Args:
@@ -39,9 +45,10 @@ def scaling_page(found: Found, title: str, as_of: str, target: float | None) -> 
         title: the kind of scaling.
         as_of: when it was measured, as text.
         target: the loss to reach; None: of each model the lowest that all its runs have reached.
+        failures: why some runs were not measured, by model and world.
     """
     sections = (
-        Section("Result", tuple(_result(found))),
+        Section("Result", tuple(_result(found, failures or {}))),
         Section("Speed", tuple(_speed(found))),
         Section("Efficiency", tuple(_efficiency(found))),
         Section("Synchronisation", tuple(_synchronisation(found))),
@@ -77,7 +84,9 @@ def cells(one: ScalingPoint, own: Sequence[ScalingPoint]) -> list[str]:
     ]
 
 
-def _result(found: Found) -> Iterator[Block]:
+def _result(found: Found, failures: Mapping[str, str]) -> Iterator[Block]:
+    for name, why in failures.items():
+        yield TextBlock(f"{name} was not measured: {why}", is_alert=True)
     yield FactsBlock(tuple((model, conclusion(own)) for model, own in found.items()))
     reasons = ((model, explain(model, found)) for model in found)
     if rows := tuple((model, why) for model, why in reasons if why is not None):

@@ -36,7 +36,6 @@ class Axis:
             return (math.log(value) - low) / (math.log(self.high) - low)
         return (value - self.low) / (self.high - self.low)
 
-
     def value(self, share: float) -> float:
         """Return the value at a place from 0 to 1."""
         if self.is_log:

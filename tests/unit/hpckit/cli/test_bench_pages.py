@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from data import open_dataset
+from hpckit.cli.bench import measured_runs
 from hpckit.cli.bench.measured_workload import (
     TRAINED,
     VALIDATED,
@@ -39,6 +40,7 @@ from hpckit.cli.bench.world_shapes import WorldShape
 from hpckit.cli.common.command_errors import CommandError
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
+from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event
 from hpckit.events.schema import event_of
@@ -227,10 +229,34 @@ def test_scaling_says_why_communication_takes_over() -> None:
     assert sections(scaling_page(found, "weak scaling", "now", None)) == [
         *("Result", "Speed", "Efficiency", "Synchronisation", "Time to a loss", "Figures"),
     ]
+    failed = scaling_page(found, "weak scaling", "now", None, {"large on 1x4": "oom: too large"})
+    assert "large on 1x4 was not measured: oom: too large" in html(failed)
     numbers = records(points)
     assert numbers[0]["target_loss"] == pytest.approx(numbers[1]["target_loss"])
     assert numbers[0]["target_s"] == pytest.approx(1.2)
     assert records(points, target=0.001)[0]["target_s"] is None
+
+
+def test_a_world_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carried(spec: RunSpec, *_: object) -> list[Event]:
+        if spec.launch.nproc_per_node == 2 or spec.model != first.model:
+            raise CommandError("scaling: oom: it is too large\n    hpckit why PATH")
+        return [step(n) for n in range(1, 11)]
+
+    first = compose_spec(["model=gpt_nano"])
+    monkeypatch.setattr(measured_runs, "carry_out", carried)
+    words = ["--worlds", "1x1,1x2", "--steps", "10", f"root={tmp_path}/runs"]
+    words += ["data.shards=.", "--out", f"{tmp_path}/p.html", "--json"]
+    monkeypatch.setattr(measured_runs, "check", lambda *_: None)
+    done = CliRunner().invoke(app, ["bench", "scaling", "--models", "gpt_nano,gpt_tiny", *words])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(one["model"], one["ranks"]) for one in found["points"]] == [("gpt_nano", 1)]
+    assert [*found["failures"]] == ["gpt_nano on 1x2", "gpt_tiny on 1x1", "gpt_tiny on 1x2"]
+    none = CliRunner().invoke(app, ["bench", "scaling", "--models", "gpt_tiny", *words])
+    assert (none.exit_code, "no run has reached its end" in none.stderr) == (2, True)
 
 
 def test_a_model_of_images_gets_images_and_a_model_of_text_none(tmp_path: Path) -> None:
