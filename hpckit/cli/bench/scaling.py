@@ -84,7 +84,7 @@ def scaling(
     the cores in the largest world. It writes a page with plots, and the numbers beside it as JSON;
     by default into the folder of the runs.
     """
-    from hpckit.cli.bench.pages.page_files import check_page, write_page_files
+    from hpckit.cli.bench.pages.page_files import check_folder, check_page, write_page_files
     from hpckit.cli.bench.pages.scaling_page import scaling_page
     from hpckit.cli.bench.scaling_figures import by_model, conclusion, explain, records
     from hpckit.cli.bench.world_shapes import ScalingWorkload
@@ -95,9 +95,12 @@ def scaling(
         is_picture = output is not None and output.suffix in _PICTURES
         if output is not None and not is_picture and output.suffix != ".html":
             raise CommandError(f"--out: {output} must end in .html, .svg, .png or .pdf")
-        if not is_picture:
+        draw = None
+        if is_picture and output is not None:
+            draw = _plot()
+            check_folder(output)
+        else:
             check_page(output)
-        draw = _plot() if is_picture else None
         typed, out = overrides or [], CommandOutput(json)
         spec = compose_spec(typed)
         folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")

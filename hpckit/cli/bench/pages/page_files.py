@@ -37,6 +37,15 @@ def check_page(path: Path | None) -> None:
             check_place(file)
     except ForeignFileError as error:
         raise CommandError(str(error)) from None
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Check that files can be written to the folder of `path`, which is made.
+
+    Raises:
+        OSError: they cannot.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):
         pass

@@ -314,10 +314,11 @@ def test_nobody_elses_file_is_replaced_by_a_page_or_its_numbers(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    words = ["bench", "precision", "--out", f"{tmp_path}/file/p.html", f"root={tmp_path}/runs"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
-    assert f"{tmp_path}/file" in done.stderr
+    for command, ending in (("precision", "html"), ("scaling", "svg")):
+        words = ["bench", command, "--out", f"{tmp_path}/file/p.{ending}", f"root={tmp_path}/runs"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert f"{tmp_path}/file" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
