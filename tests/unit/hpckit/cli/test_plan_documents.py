@@ -119,10 +119,9 @@ def test_saves_by_steps_are_rarer_if_the_cards_are_slower() -> None:
 @pytest.mark.parametrize("money", [99.99, 12345.6])
 @pytest.mark.parametrize("lost", [0.0149, 0.0251, 0.3333])
 def test_the_costs_in_the_table_add_up(money: float, lost: float) -> None:
-    assert planned().totals is not None
-    totals = replace(
-        planned().totals, gpu_hours=1234.55, money=money, wall_s=1.0, training_s=1.0 - lost
-    )
+    totals = planned().totals
+    assert totals is not None
+    totals = replace(totals, gpu_hours=1234.55, money=money, wall_s=1.0, training_s=1.0 - lost)
     blocks = plan_document(replace(planned(), totals=totals), "now").sections[1].blocks
     table = next(block for block in blocks if isinstance(block, TableBlock))
     for column in (1, 2, 3):
