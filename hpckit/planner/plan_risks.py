@@ -63,7 +63,8 @@ def _time(plan: RunEstimate, totals: RunTotals) -> Iterator[PlanRisk]:
         f"the cards reach less than the assumed {share:.0%} of their peak",
         f"with {50 * share:.3g}% while computing, the run takes up to {span(2 * totals.wall_s)} in "
         f"place of {span(totals.wall_s)}, and its cost rises in proportion",
-        "measure a short run on one node first: hpckit bench profile, then --mfu",
+        "measure the FLOP/s of a step on one node first (hpckit bench profile); divided by the "
+        f"{plan.card.tflops[plan.compute]:,.4g} TFLOP/s of the card, they are --mfu",
     )
     assert plan.speed is not None
     step = plan.speed.step

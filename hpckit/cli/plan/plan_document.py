@@ -131,6 +131,11 @@ def _cost(planned: PlannedRun) -> Iterator[Block]:
         tuple(_cost_rows(totals)),
         words=("where the hours go",),
     )
+    if totals.money is not None:
+        yield TextBlock(
+            "The cost is the node-hours and GPU-hours times the given prices, in their currency. "
+            "Storage, the transfer of data, and runs before and beside this one are not in it."
+        )
     yield TextBlock(
         "How fast the cards compute is the least certain assumption: "
         f"{plan.assumptions.utilisation:.0%} of their peak while computing. With another share, "

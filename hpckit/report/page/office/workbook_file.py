@@ -154,7 +154,7 @@ def _put_value(sheet: Worksheet, row: int, column: int, text: str) -> None:
     if _PERCENT.fullmatch(given):
         decimals = len(given.rstrip("% ").partition(".")[2])
         form = f"0.{'0' * decimals}%" if decimals else "0%"
-        put_number(sheet, row, column, float(given.rstrip("% ")) / 100, form)
+        put_number(sheet, row, column, round(float(given.rstrip("% ")) / 100, decimals + 2), form)
     elif _NUMBER.fullmatch(given):
         decimals = len(given.partition(".")[2])
         form = f"#,##0.{'0' * decimals}" if decimals else "#,##0"

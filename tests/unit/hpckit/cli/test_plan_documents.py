@@ -110,6 +110,17 @@ def test_slower_cards_cost_more() -> None:
     assert slow.totals.gpu_hours > fast.totals.gpu_hours == it.totals.gpu_hours  # type: ignore[union-attr]
 
 
+def test_a_plan_says_what_its_cost_is_of_and_how_speed_is_measured() -> None:
+    text = markdown(plan_document(planned(), "now"))
+    assert (
+        "Storage, the transfer of data, and runs before and beside this one are not in it" in text
+    )
+    assert "divided by the 989 TFLOP/s of the card" in text
+    assert "times the given prices" not in markdown(plan_document(planned(gpu=None), "now"))
+    unknown = replace(planned(), plan=replace(planned().plan, speed=None), totals=None)
+    assert "None is known beside" in markdown(plan_document(unknown, "now"))
+
+
 def test_saves_by_steps_are_rarer_if_the_cards_are_slower() -> None:
     it = planned()
     (slow,) = cost_cases(it.spec, it.plan, it.prices, [UTILISATION / 2])
