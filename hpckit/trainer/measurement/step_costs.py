@@ -54,17 +54,18 @@ class StepCostMeter:
         self._memory = ActivationMemory(self._modules)
 
     def begin_step(self, step: int) -> None:
-        """Begin step `step` (from 1), and end the step before it."""
+        """Begin step `step` (from 1), and end the step before it. An attempt that resumes after the
+        first of the steps measures nothing."""
         start, steps = self._cfg.debug.profile.start, self._cfg.debug.profile.steps
         if start is None:
             return
         if step == start:
             self._start_profile()
-        elif step == start + steps:
-            self._end_profile()
+        elif self._profile is not None and step == start + steps:
+            self._end_profile(self._profile)
             self._start_counting()
-        elif step == start + steps + 1:
-            self._end_counting()
+        elif self._counting is not None:
+            self._end_counting(self._counting)
 
     def close(self) -> None:
         """End what is measured, even in the middle of its steps."""
@@ -72,7 +73,7 @@ class StepCostMeter:
             self._profile.stop()
             self._profile = None
         if self._counting is not None:
-            self._end_counting()
+            self._end_counting(self._counting)
 
     def _start_profile(self) -> None:
         is_gpu = self._device.type == "cuda"
@@ -80,12 +81,11 @@ class StepCostMeter:
         self._profile = profile(activities=kinds)
         self._profile.start()
 
-    def _end_profile(self) -> None:
-        assert self._profile is not None
+    def _end_profile(self, done: profile) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._profile.stop()
-        self._events = [*(self._profile.events() or [])]  # type: ignore[no-untyped-call]
+        done.stop()
+        self._events = [*(done.events() or [])]  # type: ignore[no-untyped-call]
         self._profile = None
 
     def _start_counting(self) -> None:
@@ -95,9 +95,8 @@ class StepCostMeter:
         self._counting.enter_context(self._memory.measure())
         self._counting.enter_context(self._counter)
 
-    def _end_counting(self) -> None:
-        assert self._counting is not None
-        self._counting.close()
+    def _end_counting(self, counting: ExitStack) -> None:
+        counting.close()
         self._counting = None
         found = self._costs()
         try:

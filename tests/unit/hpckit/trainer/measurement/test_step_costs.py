@@ -205,6 +205,18 @@ def test_what_ends_early_writes_no_costs(tmp_path: Path) -> None:
     assert costs_file(tmp_path) is None
 
 
+@pytest.mark.parametrize("resumed", [4, 6, 7])
+def test_an_attempt_that_begins_after_the_first_of_the_steps_measures_nothing(
+    resumed: int, tmp_path: Path
+) -> None:
+    spec = compose_spec(["model=gpt_nano", "debug.profile.start=3", "debug.profile.costs=true"])
+    meter = StepCostMeter(spec, CPU, {}, tmp_path, "g002-rank0")
+    for step in range(resumed, 10):
+        meter.begin_step(step)
+    meter.close()
+    assert costs_file(tmp_path) is None
+
+
 def test_costs_need_a_first_step() -> None:
     with pytest.raises(ValueError, match=r"debug.profile.costs: give the first step"):
         compose_spec(["debug.profile.costs=true"])
