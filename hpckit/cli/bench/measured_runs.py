@@ -158,8 +158,13 @@ def _wait(run: RunDir, tick_s: float) -> None:
         dead_s = dead_s + tick_s if _is_dead(it) else 0.0
         time.sleep(tick_s)
     if it.word != "done":
-        reason = (it.verdict or {}).get("reason", it.problem or "")
-        raise CommandError(f"{run.name}: {it.word}: {reason}\n    hpckit why {run.path}")
+        raise CommandError(f"{run.name}: {it.word}: {_reason(it)}\n    hpckit why {run.path}")
+
+
+def _reason(it: Overview) -> str:
+    """Return why a run has not reached its end."""
+    told = (it.verdict or {}).get("reason") or it.progress.failure or it.problem
+    return str(told or "its supervisor has ended without a verdict")
 
 
 def _is_dead(it: Overview) -> bool:
