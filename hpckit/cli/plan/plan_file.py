@@ -24,7 +24,6 @@ PACKAGES = {
 }
 """Packages of the extra `documents` by the ending of what they write."""
 ENDINGS = (".html", ".md", *PACKAGES)
-_AUTHOR = b"hpckit"
 
 
 def check_file(path: Path) -> None:
@@ -52,10 +51,10 @@ def _is_own(content: bytes) -> bool:
     """Return whether a file of an office program, or a PDF, names hpckit as its author, or is
     empty."""
     if not content or content.startswith(b"%PDF"):
-        return not content or _AUTHOR in content
+        return not content or b"/Creator (hpckit)" in content
     try:
         with ZipFile(BytesIO(content)) as archive:
-            return _AUTHOR in archive.read("docProps/core.xml")
+            return b">hpckit<" in archive.read("docProps/core.xml")
     except (BadZipFile, KeyError):
         return False
 

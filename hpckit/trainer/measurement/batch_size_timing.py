@@ -6,7 +6,6 @@ for data.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -111,7 +110,6 @@ def time_precision(
     samples = 2 if isinstance(spec.model, ResnetSpec) and needs_two_samples(spec.model) else 1
     while not found or should_double(found, most, budget_s):
         samples = 2 * found[-1].samples if found else samples
-        gc.collect()  # a model of the size before is in cycles, and would count as memory
         found.append(_time_batch(spec, precision, samples, mesh, device))
         yield found[-1]
 
