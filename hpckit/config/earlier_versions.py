@@ -106,6 +106,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("optim.schedule_unit", "steps"),
     AddedKey("data.grow", "refuse"),
     AddedKey("data.cache_peers", False),
+    AddedKey("debug.profile.costs", False),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -46,7 +46,7 @@ class ProfileSpec:
     """First step to trace; the step before it warms up the profiler. null: off."""
     steps: Count
     """Number of steps to trace."""
-    costs: bool = False
+    costs: bool
     """Whether rank 0 writes what these steps cost by operation, and in one more step counts
     operations, bytes and the memory of activations by layer, in place of traces. See
     `hpckit bench profile`."""

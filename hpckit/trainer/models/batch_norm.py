@@ -40,8 +40,9 @@ class BatchNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels))
         self.bias = nn.Parameter(torch.empty(channels))
         for name in ("running_mean", "running_var", "batch_mean", "batch_var"):
-            empty = torch.empty(channels, dtype=torch.float32)
-            self.register_buffer(name, empty, persistent=name.startswith("running"))
+            # not empty: torch multiplies the moments before by 0, which leaves NaN and infinity
+            zeros = torch.zeros(channels, dtype=torch.float32)
+            self.register_buffer(name, zeros, persistent=name.startswith("running"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x`, (batch, channels, height, width), normalised."""
@@ -80,7 +81,7 @@ class BatchNormMoments:
         self._batch = [moment for norm in norms for moment in (norm.batch_mean, norm.batch_var)]
         self._running = [m for norm in norms for m in (norm.running_mean, norm.running_var)]
         self._sums = [torch.zeros_like(moment) for moment in self._batch]
-        self._micro_batches = 0
+        self.forget()  # a model that was made on the meta device has whatever was in its memory
         if norms:
             model.register_forward_hook(self._collect)
 

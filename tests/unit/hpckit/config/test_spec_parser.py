@@ -318,11 +318,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "debug.canary.tolerance": 1e-2,
     "debug.profile.start": 7,
     "debug.profile.steps": 5,
+    "debug.profile.costs": True,
     "debug.drill.preempt_at": [5],
     "debug.drill.nodes": [2, 1],
     "user_config": {"dropout": 0.1},
 }
 NEEDED: dict[str, dict[str, Any]] = {
+    "debug.profile.costs": {"debug.profile.start": 7},
     "cluster.slurm.suspects.group": {"cluster.slurm.suspects.folder": "/shared/suspects"},
     "eval.every": {"eval.entry": "mine.evaluate:main"},
     "eval.metric": {"eval.entry": "mine.evaluate:main"},

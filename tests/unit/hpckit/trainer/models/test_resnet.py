@@ -12,7 +12,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 from hpckit.config.spec import ResnetSpec
 from hpckit.submit.compose import compose_spec
-from hpckit.trainer.models.batch_norm import BatchNorm
+from hpckit.trainer.models.batch_norm import BatchNorm, BatchNormMoments
 from hpckit.trainer.models.model_builder import build, make
 from hpckit.trainer.models.resnet import HEAD_STD
 
@@ -113,6 +113,18 @@ def test_running_moments_are_of_fp32_whatever_the_parameters_are() -> None:
     model = build(SMALL, dtype=torch.bfloat16)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in model.buffers()} == {torch.float32}
+
+
+def test_what_was_in_memory_before_does_not_become_a_moment() -> None:
+    norm = BatchNorm(3, sync=False)
+    assert not norm.batch_mean.any()
+    assert not norm.batch_var.any()
+    norm.batch_mean.fill_(float("nan"))  # as on a model that was made on the meta device
+    norm.batch_var.fill_(float("inf"))
+    BatchNormMoments(norm)
+    norm(torch.randn(4, 3, 5, 5))
+    assert norm.batch_mean.isfinite().all()
+    assert norm.batch_var.isfinite().all()
 
 
 def test_normalisation_is_that_of_torch() -> None:
