@@ -22,8 +22,9 @@ from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
+from hpckit.submit.compose import compose_spec
 from hpckit.submit.launch_command import pack
-from hpckit.submit.preflight.checks import preflight
+from hpckit.submit.preflight.checks import preflight, with_absolute_paths
 from hpckit.submit.preparation import CommandOptions, compose, prepare, request
 from hpckit.submit.run_cancellation import cancel_run
 from hpckit.submit.submission_start import start_silently
@@ -150,6 +151,40 @@ def carry_out(
     finally:
         shutil.rmtree(run.checkpoints, ignore_errors=True)
     return list(read_events(run.events))
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that can start, beside the others of one command."""
+
+    spec: RunSpec
+    overrides: Sequence[str]
+    project: Project
+    options: CommandOptions
+
+    def carry_out(self) -> list[Event]:
+        """Carry it out; see `carry_out`."""
+        return carry_out(self.spec, self.overrides, self.project, self.options)
+
+
+def prepared_runs(
+    command: str, words: Sequence[Sequence[str]], out: CommandOutput
+) -> list[PreparedRun]:
+    """Return the runs of a command by their overrides, all of which can start.
+
+    Args:
+        command: what the user typed, without arguments.
+
+    Raises:
+        SpecError: a run cannot start.
+    """
+    project = find_project(Path.cwd())
+    options = CommandOptions(command, is_queue_checked=False, say=once(out.note))
+    specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
+    check(specs, project, pack)
+    return [
+        PreparedRun(spec, each, project, options) for spec, each in zip(specs, words, strict=True)
+    ]
 
 
 def _wait(run: RunDir, tick_s: float) -> None:

@@ -131,40 +131,31 @@ def _train(
     out: CommandOutput,
 ) -> tuple[list[PrecisionRun], dict[str, str]]:
     """Return the runs that reached their end, and why others did not."""
-    from hpckit.cli.bench.measured_runs import carry_out, check, once
+    from hpckit.cli.bench.measured_runs import prepared_runs
     from hpckit.cli.bench.measured_workload import with_images
     from hpckit.cli.bench.precision_figures import precision_run
     from hpckit.cli.bench.short_run import short_run_words
-    from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.compose import compose_spec
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preflight.checks import with_absolute_paths
-    from hpckit.submit.preparation import CommandOptions
 
-    project, batch = find_project(Path.cwd()), work.spec.train.global_batch
-    options = CommandOptions("hpckit bench precision", is_queue_checked=False, say=once(out.note))
+    batch = work.spec.train.global_batch
     epoch_steps = -(-samples // batch)
     words = with_images(work, folder, is_validated=True)
     if work.images is not None or work.spec.data.validation is not None:
         words.append(f"train.validate_every={epoch_steps}")
-    every = {
-        name: [
+    words_of = [
+        [
             *words,
             *short_run_words(name, str(folder), epochs * epoch_steps),
             *("train.trace_share=0", f"precision={name}"),
         ]
         for name in names
-    }
-    specs = {
-        name: with_absolute_paths(compose_spec(each), Path.cwd()) for name, each in every.items()
-    }
-    check([*specs.values()], project, pack)
+    ]
+    prepared = prepared_runs("hpckit bench precision", words_of, out)
     runs: list[PrecisionRun] = []
     failures: dict[str, str] = {}
-    with out.counting("training", len(specs)) as advance:
-        for name, spec in specs.items():
+    with out.counting("training", len(prepared)) as advance:
+        for name, one in zip(names, prepared, strict=True):
             try:
-                events = carry_out(spec, every[name], project, options)
+                events = one.carry_out()
             except CommandError as error:
                 failures[name] = str(error).partition("\n")[0]
             else:
@@ -212,17 +203,13 @@ def _time_batches(
         CommandError: it did not reach its end.
         OSError: it has left no report.
     """
-    from hpckit.cli.bench.measured_runs import carry_out, check, once
+    from hpckit.cli.bench.measured_runs import prepared_runs
     from hpckit.cli.bench.measured_workload import with_images
     from hpckit.cli.bench.short_run import short_run_words
-    from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.compose import compose_spec, quoted
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preflight.checks import with_absolute_paths
-    from hpckit.submit.preparation import CommandOptions
+    from hpckit.submit.compose import quoted
     from hpckit.trainer.measurement.batch_size_figures import REPORT
 
-    file, project = folder / "batches.json", find_project(Path.cwd())
+    file = folder / "batches.json"
     search = f"precisions: [{','.join(names)}], most: {most}, step_s: {step_s}"
     search += f", output: {quoted(str(file))}"
     words = [
@@ -232,23 +219,17 @@ def _time_batches(
         f"hang.first_step_s={_SEARCH_S}",  # all of the search is one step
         *(f"entry={_ENTRY}", f"user_config={{{search}}}"),
     ]
-    spec = with_absolute_paths(compose_spec(words), Path.cwd())
-    check([spec], project, pack)
-    options = CommandOptions("hpckit bench precision", is_queue_checked=False, say=once(out.note))
+    (run,) = prepared_runs("hpckit bench precision", [words], out)
     with out.waiting("looking for the best batch"):
-        carry_out(spec, words, project, options)
+        run.carry_out()
     return REPORT.validate_json(file.read_bytes())
 
 
 def _print(out: CommandOutput, found: PrecisionFigures) -> None:
+    from hpckit.cli.bench.pages.page_files import print_table
     from hpckit.cli.bench.pages.precision_page import precisions_table
     from hpckit.cli.bench.precision_figures import conclusions
-    from hpckit.cli.common.command_output import table
 
-    figures = precisions_table(found)
-    shown = table(*figures.head, right=figures.head[1:])
-    for row in figures.rows:
-        shown.add_row(*row)
-    out.table(shown)
+    print_table(out, precisions_table(found))
     for name, text in conclusions(found):
         out.fact(name, text)

@@ -91,64 +91,49 @@ def _measure(
     words: Sequence[str], steps: int, compiled: bool, folder: Path, out: CommandOutput
 ) -> list[ProfiledRun]:
     """Return the run as it is, and the one with compiled blocks if that is possible."""
-    from hpckit.cli.bench.measured_runs import carry_out, check, once
+    from hpckit.cli.bench.measured_runs import prepared_runs
     from hpckit.cli.bench.profile_figures import START, profiled_run
     from hpckit.cli.bench.short_run import short_run_words
-    from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.rundir.directory import run_directory
-    from hpckit.submit.compose import compose_spec
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preflight.checks import with_absolute_paths
-    from hpckit.submit.preparation import CommandOptions
     from hpckit.trainer.measurement.cost_report import COSTS, costs_file
 
-    project = find_project(Path.cwd())
-    options = CommandOptions("hpckit bench profile", is_queue_checked=False, say=once(out.note))
     variants = {"profile": ["memory.compile=false"], "profile-compiled": ["memory.compile=true"]}
     if not compiled:
         variants = {"profile": []}
-    every = {
-        name: [
+    words_of = [
+        [
             *words,
             *short_run_words(name, str(folder), START + steps + 1),
             *("train.trace_share=0", f"debug.profile.start={START}"),
             *(f"debug.profile.steps={steps}", "debug.profile.costs=true", *own),
         ]
         for name, own in variants.items()
-    }
-    specs = {
-        name: with_absolute_paths(compose_spec(each), Path.cwd()) for name, each in every.items()
-    }
-    check([*specs.values()], project, pack)
+    ]
+    prepared = prepared_runs("hpckit bench profile", words_of, out)
     runs: list[ProfiledRun] = []
-    with out.counting("profiling", len(specs)) as advance:
-        for name, spec in specs.items():
+    with out.counting("profiling", len(prepared)) as advance:
+        for name, one in zip(variants, prepared, strict=True):
             try:
-                events = carry_out(spec, every[name], project, options)
+                events = one.carry_out()
             except CommandError as error:
                 if not runs:
                     raise
                 out.note(f"with compiled blocks it was not measured: {error}")
                 break
-            file = costs_file(run_directory(spec, Path.cwd()).profile)
+            file = costs_file(run_directory(one.spec, Path.cwd()).profile)
             if file is None:
                 raise CommandError(f"{name} has written no costs: see hpckit logs {folder / name}")
             costs = COSTS.validate_json(file.read_bytes())
-            runs.append(profiled_run(events, costs, spec.train.global_batch))
+            runs.append(profiled_run(events, costs, one.spec.train.global_batch))
             advance(1)
     return runs
 
 
 def _print(out: CommandOutput, runs: Sequence[ProfiledRun]) -> None:
+    from hpckit.cli.bench.pages.page_files import print_table
     from hpckit.cli.bench.pages.profile_page import operations_table
     from hpckit.cli.bench.profile_figures import conclusions
-    from hpckit.cli.common.command_output import table
 
-    found = operations_table(runs[0], _PRINTED)
-    right = tuple(name for name in found.head if name not in found.words)
-    shown = table(*found.head, right=right, folded=("bound", "kernel"))
-    for row in found.rows:
-        shown.add_row(*row)
-    out.table(shown)
+    print_table(out, operations_table(runs[0], _PRINTED), folded=("bound", "kernel"))
     for name, text in conclusions(runs):
         out.fact(name, text)

@@ -180,37 +180,29 @@ def _measure(
     Raises:
         CommandError: none reached its end.
     """
-    from hpckit.cli.bench.measured_runs import carry_out, check, once, shared_cores
+    from hpckit.cli.bench.measured_runs import prepared_runs, shared_cores
     from hpckit.cli.bench.scaling_figures import point
     from hpckit.cli.bench.world_shapes import gradient_bytes, overrides_of, threads_of
-    from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.compose import compose_spec
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preflight.checks import with_absolute_paths
-    from hpckit.submit.preparation import CommandOptions
 
-    project = find_project(Path.cwd())
     worlds = [world for _, world in cases]
     threads = threads_of(spec, worlds, len(os.sched_getaffinity(0)))
     words = [overrides_of(spec, typed, *case, sizes, str(folder), threads) for case in cases]
-    specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
-    check(specs, project, pack)
-    options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=once(out.note))
+    prepared = prepared_runs("hpckit bench scaling", words, out)
     points: list[ScalingPoint] = []
     failures: dict[str, str] = {}
     most = max(world.ranks for world in worlds)
     if cores := shared_cores(spec, most):
         out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
-        for (model, world), each, made in zip(cases, words, specs, strict=True):
+        for (model, world), one in zip(cases, prepared, strict=True):
             try:
-                events = carry_out(made, each, project, options)
+                events = one.carry_out()
             except CommandError as error:  # hours of other runs are not given up for it
                 failures[f"{model} on {world}"] = str(error).partition("\n")[0]
                 out.note(f"{model} on {world} was not measured: {error}")
             else:
-                size = gradient_bytes(made)
-                points.append(point(model, world, made.train.global_batch, events, threads, size))
+                batch, size = one.spec.train.global_batch, gradient_bytes(one.spec)
+                points.append(point(model, world, batch, events, threads, size))
             advance(1)
     if not points:
         raise CommandError("no run has reached its end")
@@ -218,15 +210,10 @@ def _measure(
 
 
 def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:
+    from hpckit.cli.bench.pages.page_files import print_table
     from hpckit.cli.bench.pages.scaling_page import figures_table
     from hpckit.cli.bench.scaling_figures import conclusion, explain
-    from hpckit.cli.common.command_output import table
 
-    figures = figures_table(found)
-    right = tuple(name for name in figures.head if name not in figures.words)
-    shown = table(*figures.head, right=right)
-    for row in figures.rows:
-        shown.add_row(*row)
-    out.table(shown)
+    print_table(out, figures_table(found))
     for model, own in found.items():
         out.fact(model, "; ".join(filter(None, (conclusion(own), explain(model, found)))))

@@ -1,4 +1,5 @@
-"""Writes what a command has measured as a page and as numbers, and prints where both are."""
+"""Prints what a command has measured as tables, writes it as a page and as numbers, and prints
+where both are."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpckit.cli.common.command_errors import CommandError
-from hpckit.cli.common.command_output import CommandOutput
+from hpckit.cli.common.command_output import CommandOutput, table
 from hpckit.report.page.json_record import HEAD
-from hpckit.report.page.page_document import CommandsBlock, PageDocument, Section
+from hpckit.report.page.page_document import CommandsBlock, PageDocument, Section, TableBlock
 from hpckit.report.page.page_file import ForeignFileError, check_place
 from hpckit.report.page.render.html_page import html
 from hpckit.system.atomic_files import write_text
@@ -58,6 +59,19 @@ def _numbers_file(page: Path) -> Path:
 def typed_command() -> str:
     """Return the command that was typed, for a page."""
     return shlex.join(["hpckit", *sys.argv[1:]])
+
+
+def print_table(out: CommandOutput, block: TableBlock, folded: Sequence[str] = ()) -> None:
+    """Print a table of a page; its columns of words are on the left.
+
+    Args:
+        folded: columns whose cells are wrapped.
+    """
+    right = tuple(name for name in block.head if name not in block.words)
+    shown = table(*block.head, right=right, folded=folded)
+    for row in block.rows:
+        shown.add_row(*row)
+    out.table(shown)
 
 
 def write_page_files(
