@@ -150,8 +150,8 @@ def _check_types(options: CheckpointerOptions) -> None:
             f"every must be a policy, such as Steps(100), Minutes(10) or Auto(), got "
             f"{options.every!r}"
         )
-    policies = [options.keep] if not isinstance(options.keep, Sequence) else options.keep
-    if policies is not options.keep or not all(isinstance(one, KeepPolicy) for one in policies):
+    is_list = isinstance(options.keep, Sequence)
+    if not is_list or not all(isinstance(one, KeepPolicy) for one in options.keep):
         raise TypeError(
             f"keep must be a list of policies, such as [Last(3), Every(1000)], got {options.keep!r}"
         )
