@@ -45,6 +45,12 @@ SILENT_START_S = 600.0
 not occur again."""
 _POLL_S = 0.1
 
+_left_by_program: list[object] = []
+"""The variables of a module that has ended, or its SystemExit, which refers to them. They stay
+until the process ends: the last reference to a DistributedDataParallel waits, with the lock of the
+interpreter, for the thread of gloo, which may wait for that lock
+(https://github.com/pytorch/pytorch/issues/56297)."""
+
 
 class ProgramError(RuntimeError):
     """Raised if a program ends with an exit status other than 0."""
@@ -207,10 +213,13 @@ def _run_python(
             folders = list(dict.fromkeys(map(str, (code.in_snapshot(code.cwd), code.cwd))))
             sys.path[:0] = folders
             with program_packages(folders):
-                runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+                _left_by_program.append(
+                    runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+                )
         else:
             _run_script(code.in_snapshot(Path(program.target)))
     except SystemExit as end:
+        _left_by_program.append(end)
         _check_exit(end, heartbeats)
     except KeyboardInterrupt:
         if heartbeats.request() is WorkerRequest.NONE:

@@ -279,8 +279,13 @@ class ServiceClient:
         finally:
             if link is not None:
                 link.close()
-            if self.left is not None:
+            if self.left is not None and not self._is_reused(self.left.arena):
                 self.left.arena.close()
+
+    def _is_reused(self, arena: Arena) -> bool:
+        """Whether it is the memory of this rank's snapshots, which the stager releases once nothing
+        touches it any more."""
+        return self._memory is not None and self._memory[0] is arena
 
     def forked(self) -> None:
         """Drop the connection in a forked child: it belongs to the parent and ends with it."""

@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -70,9 +71,9 @@ def become_rank(count: int) -> bool:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _, told in pipes:
         os.write(told, str(store.port).encode())
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    if any(statuses):
-        os._exit(1)
+    for _ in children:
+        if os.wait()[1] != 0:  # the other ranks would wait for it
+            os.killpg(0, signal.SIGKILL)
     return False
 
 

@@ -128,6 +128,9 @@ def test_trainers_are_killed_and_the_next_ones_go_on_from_memory(
             trainer.hears("committed", step)
     for trainer in trainers:
         assert {found.generation for found in trainer.client.snapshots().found} == {second}
+        trainer.client.close()
+        assert trainer.arena is not None
+        assert not trainer.arena.is_closed, "a thread may still allocate its pages"
         trainer.close()
     for step in (3, 4):
         assert_exact(store, step, world_size=2, rows=ROWS)

@@ -116,6 +116,17 @@ def test_a_module(place: Place) -> None:
         assert line_of(worker) == "ended"
 
 
+@pytest.mark.parametrize("end", ["", "\nsys.exit(0)"])
+def test_what_a_module_holds_stays_until_the_process_ends(place: Place, end: str) -> None:
+    """The last reference to a DistributedDataParallel may wait forever in a running interpreter."""
+    (place.code / "mine.py").write_text(
+        "import sys, weakref\nclass Model: pass\nmodel = Model()\n"
+        "weakref.finalize(model, print, 'released', flush=True)" + end
+    )
+    with place.worker("python", "-m", "mine") as worker:
+        assert [line_of(worker), line_of(worker)] == ["ended", "released"]
+
+
 @pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
 def test_an_exit_status_is_an_error(place: Place, text: str) -> None:
     (place.code / "train.py").write_text(text)
