@@ -104,7 +104,7 @@ TORCH_BUILD ?= 2.14.1
 BUILDS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hpckit
 BUILD = $(BUILDS)/torch-$(TORCH_BUILD)-$(shell { $(PYTHON) -V; cat pyproject.toml constraints.txt; } | sha256sum | cut -c-12)
 BUILD_TESTS := tests/unit/checkpointing tests/unit/hpckit/trainer/torchrun/test_forked_workers.py \
-	tests/unit/hpckit/agent/test_forkserver_client.py tests/unit/hpckit/agent/test_launcher_error.py \
+	tests/unit/hpckit/agent/workers/test_forkserver_client.py tests/unit/hpckit/agent/workers/test_launcher_error.py \
 	tests/integration/project/test_demo.py tests/integration/run/test_forked_workers.py \
 	tests/cluster/test_runs.py::test_preempted_and_carried_on_by_the_successor \
 	tests/cluster/test_runs.py::test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_nothing

@@ -58,7 +58,7 @@ from tests.faults.fuzzing import MOST, Reader
 from tests.unit.checkpointing.codec.test_forged_chunks import BASE, COUNT, FORGED, LAYOUT, WHOLE
 from tests.unit.checkpointing.format.sample_documents import chunk, filled
 from tests.unit.checkpointing.format.test_manifest import document, split, whole
-from tests.unit.checkpointing.service import test_messages as sample
+from tests.unit.checkpointing.service.protocol import test_messages as sample
 from tests.unit.data.tars import tar_bytes
 from tests.unit.hpckit.specs_and_processes import make_spec
 

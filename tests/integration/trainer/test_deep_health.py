@@ -19,7 +19,7 @@ from hpckit.trainer.deep_health.health_figures import (
     health_problems,
 )
 from tests.forkserver import fork_server
-from tests.unit.hpckit.trainer.test_health_figures import LIMITS
+from tests.unit.hpckit.trainer.deep_health.test_health_figures import LIMITS
 
 RANKS = 4
 LATE_S = 2.0

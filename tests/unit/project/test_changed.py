@@ -14,9 +14,11 @@ from tests.changed import ALWAYS, changed_files, needed_tests
     ("changed", "expected"),
     [
         (["README.md", "conf/config.yaml"], []),
-        (["checkpointing/store/write/packer.py"], ["tests/unit/checkpointing/store"]),
+        (["checkpointing/store/catalog.py"], ["tests/unit/checkpointing/store"]),
+        (["checkpointing/service/config.py"], ["tests/unit/checkpointing/service"]),
         (["data/read/loader.py", "data/read/batch.py"], ["tests/unit/data/read"]),
         (["hpckit/trainer/optim/muon.py"], ["tests/unit/hpckit/trainer/optim"]),
+        (["hpckit/trainer/trackers/mlflow.py"], ["tests/unit/hpckit/trainer/trackers"]),
         (["checkpointing/retention.py"], ["tests/unit/checkpointing"]),
         (
             ["checkpointing/retention.py", "checkpointing/store/catalog.py", "hpckit/ipc/x.py"],
@@ -31,6 +33,13 @@ def test_a_changed_file_needs_the_tests_of_its_folder(
     changed: list[str], expected: list[str]
 ) -> None:
     assert needed_tests(changed) == sorted([ALWAYS, *expected])
+
+
+def test_a_file_of_an_inner_folder_needs_the_tests_of_several_folders_too() -> None:
+    found = needed_tests(["checkpointing/store/write/packer.py"])
+    assert "tests/unit/checkpointing/store/write" in found
+    assert "tests/unit/checkpointing/store/test_round_trip.py" in found
+    assert not [test for test in found if test.endswith("/test_catalog.py")]
 
 
 def test_changes_are_what_differs_from_a_commit_and_what_is_new(tmp_path: Path) -> None:

@@ -267,6 +267,14 @@ def test_a_room_has_few_files_and_says_what_is_in_it() -> None:
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
 
 
+def test_a_unit_test_is_in_the_folder_of_the_file_it_is_named_after() -> None:
+    tests = CHECKOUT / "tests" / "unit"
+    for test in tests.rglob("test_*.py"):
+        room, name = CHECKOUT / test.parent.relative_to(tests), test.name.removeprefix("test_")
+        if not (room / name).exists():  # if several have the name, it is a test of all of them
+            assert len([*room.rglob(name)]) != 1, test
+
+
 @pytest.mark.parametrize(
     "file", sorted((CHECKOUT / "benchmarks").glob("*/*.py")), ids=lambda file: file.stem
 )

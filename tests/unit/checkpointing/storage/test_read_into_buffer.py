@@ -10,7 +10,7 @@ import pytest
 from checkpointing.errors import DamagedError
 from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.storage.posix.posix_storage import PosixStorage
-from tests.unit.checkpointing.storage.test_posix_storage import failing, storage_with
+from tests.unit.checkpointing.storage.posix.test_posix_storage import failing, storage_with
 
 
 @pytest.mark.parametrize("call", ["open", "preadv"])

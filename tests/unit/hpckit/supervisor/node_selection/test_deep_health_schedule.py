@@ -9,7 +9,7 @@ import pytest
 from hpckit.events.schema import Event, event_of
 from hpckit.supervisor.node_selection.deep_health_schedule import measuring_reasons
 from tests.unit.hpckit.specs_and_processes import make_spec
-from tests.unit.hpckit.trainer.test_health_figures import LIMITS
+from tests.unit.hpckit.trainer.deep_health.test_health_figures import LIMITS
 
 NOW = 100 * 3600.0
 BAD = (

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data import DataError, TokenFiles, open_dataset
-from tests.unit.data.index.test_flat_file import contents, problem_of
+from tests.unit.data.index.token_files.test_flat_file import contents, problem_of
 from tests.unit.data.token_files import write_arrow, write_saved_dataset
 
 pa: Any = pytest.importorskip("pyarrow")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data import DataError, TokenFiles, open_dataset
-from tests.unit.data.index.test_flat_file import contents, problem_of
+from tests.unit.data.index.token_files.test_flat_file import contents, problem_of
 from tests.unit.data.token_files import CODES, write_megatron
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]

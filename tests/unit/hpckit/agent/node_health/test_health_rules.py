@@ -18,7 +18,7 @@ from hpckit.agent.node_health.health_rules import (
     wanted_gpus,
 )
 from hpckit.config.spec import HealthSpec
-from tests.unit.hpckit.agent.test_nvidia import GPUS, LOG
+from tests.unit.hpckit.agent.node_health.test_nvidia import GPUS, LOG
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 UUID = "GPU-77aa0f6c-53c1-4ee4-8a0e-5bb0f7c0e2d1"  # of the second of GPUS
