@@ -6,7 +6,7 @@ import io
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from hpckit.report.overview import Overview, Queue
     from hpckit.report.terminal.top_view import RunCurves, ScreenSize, TopDetail
     from hpckit.rundir.directory import RunDir
+    from hpckit.rundir.record_stamp import RecordStamp
 
 LOG_LINES = 100
 """Number of lines at the end of a log that are read; as many are shown as fit."""
 ESCAPE, ENTER, BACKSPACE = "\x1b", ("\n", "\r"), ("\x7f", "\b")
-Signature: TypeAlias = tuple[tuple[int, int], ...]
-"""Time of change and size of files."""
 
 
 def top(
@@ -83,7 +82,7 @@ class TopScreen:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._all: list[Overview] = []
-        self._seen: dict[Path, tuple[Signature, Overview]] = {}
+        self._seen: dict[Path, tuple[RecordStamp, Overview]] = {}
         """The overview of each run, and the state of its files for which it holds."""
         self._name: str | None = None
         """The selected run."""
@@ -99,11 +98,12 @@ class TopScreen:
     def look(self) -> None:
         """Refresh all runs and keep the selected one."""
         from hpckit.report.overview import Queue, runs_below
+        from hpckit.rundir.record_stamp import record_stamp
 
         slurm = Queue()
         # before Slurm is asked, which may know later of a job that is being submitted
-        signatures = [(run, _signature(run)) for run in runs_below(self._root)]
-        found = (self._look_at(run, signature, slurm) for run, signature in signatures)
+        stamps = [(run, record_stamp(run)) for run in runs_below(self._root)]
+        found = (self._look_at(run, stamp, slurm) for run, stamp in stamps)
         self._all = [it for it in found if it is not None]
         names = [it.run.name for it in self._all]
         if self._asked is not None and self._asked.run.name not in names:
@@ -226,7 +226,7 @@ class TopScreen:
         elif key.isprintable():
             self._words += key
 
-    def _look_at(self, run: RunDir, signature: Signature, slurm: Queue) -> Overview | None:
+    def _look_at(self, run: RunDir, stamp: RecordStamp, slurm: Queue) -> Overview | None:
         """Return the state of a run, and keep the curves of the one that is open; the state of
         before, if nothing of it is active and none of its files has changed. None: it no longer
         exists, or is another user's and may not be read."""
@@ -235,7 +235,7 @@ class TopScreen:
         from hpckit.report.terminal.top_curves import curves_of
 
         before = self._seen.get(run.path)
-        if before is not None and before[0] == signature and not before[1].is_alive:
+        if before is not None and before[0] == stamp and not before[1].is_alive:
             return before[1]
         is_open = self._is_open and run.name == self._name
         try:
@@ -243,7 +243,7 @@ class TopScreen:
             found = look(run, slurm, events)
         except (FileNotFoundError, PermissionError):
             return None
-        self._seen[run.path] = (signature, found)
+        self._seen[run.path] = (stamp, found)
         if events is not None:
             self._curves = curves_of(events)
         return found
@@ -291,19 +291,6 @@ class TopScreen:
         from hpckit.report.terminal.top_view import TopDetail
 
         self._detail = TopDetail(title, lines, is_log)
-
-
-def _signature(run: RunDir) -> Signature:
-    """Return what changes whenever anything of a run does."""
-    found = []
-    for path in (run.events, run.verdict, run.lock, run.submissions, run.submitit):
-        try:
-            status = path.stat()
-        except OSError:
-            found.append((0, 0))
-        else:
-            found.append((status.st_mtime_ns, status.st_size))
-    return tuple(found)
 
 
 def _why(it: Overview) -> list[str]:

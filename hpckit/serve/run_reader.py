@@ -24,6 +24,7 @@ from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.run_state import RunState
 from hpckit.report.why import RetryBudget
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.record_stamp import RecordStamp, record_stamp
 from hpckit.serve.run_catalog import ServedRun
 from hpckit.slurm.squeue import SlurmJob
 from hpckit.system.os_errors import describe
@@ -46,10 +47,7 @@ _COLUMNS = 16
 """Parts of a small curve, of up to four points each."""
 _MOST_REPORTS = 32
 _SETTLED = (RunState.ENDED, RunState.FAILED, RunState.DEAD)
-_STAMPED = ("events.jsonl", "verdict.json", "fork.json", "lock", "alerts.json")
-_STAMPED_FOLDERS = ("submissions", "submitit", "evaluations", "logs", "checkpoints/runs")
 
-Stamp = tuple[object, ...]
 READ_ERRORS = (
     *(OSError, CheckpointError, ValueError, TypeError, LookupError, AttributeError),
     *(ArithmeticError, AssertionError),
@@ -89,7 +87,7 @@ class _CachedRun:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     report_lock: threading.Lock = field(default_factory=threading.Lock)
-    stamp: Stamp | None = None
+    stamp: RecordStamp | None = None
     stamped_s: float = 0.0
     """When the files were first seen as they are."""
     read: ReadRun | None = None
@@ -104,11 +102,11 @@ class _CachedReport:
     """A report that was made, with what it was made from and when."""
 
     page: str
-    stamp: Stamp
+    stamp: RecordStamp
     at_s: float
     is_final: bool
 
-    def is_fresh(self, stamp: Stamp, now_s: float) -> bool:
+    def is_fresh(self, stamp: RecordStamp, now_s: float) -> bool:
         if not self.is_final:
             return now_s - self.at_s < REPORT_S
         return self.stamp == stamp and now_s - self.at_s < FINAL_REPORT_S
@@ -139,7 +137,7 @@ class RunReader:
         if not kept.lock.acquire(blocking=known is None) and known is not None:
             return known
         try:
-            began_s, stamp = time.monotonic(), stamp_of(served.run)
+            began_s, stamp = time.monotonic(), record_stamp(served.run)
             if kept.read is None or self._is_due(kept, stamp):
                 slurm = self.queue()
                 kept.read = self._read(served, slurm)
@@ -160,7 +158,7 @@ class RunReader:
         """
         kept = self._kept_of(served)
         with kept.report_lock:
-            stamp, now_s = stamp_of(served.run), time.monotonic()
+            stamp, now_s = record_stamp(served.run), time.monotonic()
             with self._lock:
                 known = self._reports.get(served.run.path)
             if known is not None and known.is_fresh(stamp, now_s):
@@ -185,7 +183,7 @@ class RunReader:
         with self._lock:
             return self._kept.setdefault(served.run.path, _CachedRun())
 
-    def _is_due(self, kept: _CachedRun, stamp: Stamp) -> bool:
+    def _is_due(self, kept: _CachedRun, stamp: RecordStamp) -> bool:
         assert kept.read is not None
         it, every_s = kept.read.overview, max(self._every_s, SHARE * kept.took_s)
         if it is not None and it.state in _SETTLED and kept.stamp == stamp:
@@ -262,27 +260,6 @@ def small_curve(events: Sequence[Event]) -> tuple[Point, ...]:
             losses[event.step] = float(event.loss)
     points = sorted(losses.items())
     return downsample(points, _COLUMNS)
-
-
-def stamp_of(run: RunDir) -> Stamp:
-    """Return what changes when the records of a run do: times and sizes of its files."""
-    places = [run.path / name for name in (*_STAMPED, *_STAMPED_FOLDERS)]
-    return tuple(map(_stamp, [*places, *_evaluations(run)]))
-
-
-def _evaluations(run: RunDir) -> list[Path]:
-    try:
-        return sorted(run.evaluations.iterdir())
-    except OSError:
-        return []
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _damage(lines: int) -> str | None:
