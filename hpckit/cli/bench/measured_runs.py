@@ -22,7 +22,7 @@ from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
-from hpckit.submit.compose import compose_spec
+from hpckit.submit.compose import compose_spec, quoted
 from hpckit.submit.launch_command import pack
 from hpckit.submit.preflight.checks import preflight, with_absolute_paths
 from hpckit.submit.preparation import CommandOptions, compose, prepare, request
@@ -70,7 +70,7 @@ def measure(
     folder = Path(site.root) / time.strftime(f"{name}-%Y%m%d-%H%M%S")
     file = folder / f"{name}.json"
     command = ["python", "-m", module, "--output", str(file), "--device", site.cluster.device]
-    words = [*typed, f"name={name}", f"root={folder}", "launch.continuation=none"]
+    words = [*typed, f"name={name}", f"root={quoted(str(folder))}", "launch.continuation=none"]
     words += [*program.overrides, "--", *command, *program.options(site)]
     spec = compose(words, Path.cwd(), project)
     check([spec], project, pack)

@@ -16,7 +16,7 @@ from data import ShardWriter
 from hpckit.config.entry_points import IMAGES
 from hpckit.config.spec import ImageSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
-from hpckit.submit.compose import compose_spec
+from hpckit.submit.compose import compose_spec, quoted
 
 DEFAULT_MODEL = "resnet_nano"
 """A ResNet that two cores train in seconds."""
@@ -74,13 +74,18 @@ def with_images(work: MeasuredWorkload, folder: Path, *, is_validated: bool) -> 
     if not (folder / "images").exists():
         write_images(folder / "images", TRAINED, side, classes)
     if is_validated:
-        words.append(f"data.validation={folder / 'validation'}")
+        words.append(f"data.validation={quoted(str(folder / 'validation'))}")
         write_images(folder / "validation", VALIDATED, side, classes)
     return [*words, *work.words]
 
 
 def _image_words(shards: str) -> list[str]:
-    return [f"entry={IMAGES}", "data=images", f"data.shards={shards}", "data.threads=1"]
+    return [
+        f"entry={IMAGES}",
+        "data=images",
+        f"data.shards={quoted(shards)}",
+        "data.threads=1",
+    ]
 
 
 def write_images(folder: Path, samples: int, side: int, classes: int) -> None:

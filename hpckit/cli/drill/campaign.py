@@ -128,7 +128,7 @@ def _own_suspects(words: Sequence[str], place: Path) -> list[str]:
     """
     import shutil
 
-    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.compose import compose_spec, quoted
     from hpckit.suspects.suspect_folder import list_folder
 
     slurm = compose_spec(words).cluster.slurm
@@ -140,7 +140,7 @@ def _own_suspects(words: Sequence[str], place: Path) -> list[str]:
     else:
         copy.mkdir(mode=0o700)
     key = "cluster.slurm.suspects"
-    return [f"{key}.folder={copy}", f"{key}.group=null", f"{key}.hook=[]"]
+    return [f"{key}.folder={quoted(str(copy))}", f"{key}.group=null", f"{key}.hook=[]"]
 
 
 def _undisturbed(

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
+from hpckit.submit.compose import quoted
 
 
 class CampaignError(RuntimeError):
@@ -21,7 +22,7 @@ def start_run(folder: Path, overrides: Sequence[str]) -> RunDir:
     Raises:
         CampaignError: it cannot be started; the folder is removed if it is empty.
     """
-    words = [f"root={folder}", *overrides, "--detach"]
+    words = [f"root={quoted(str(folder))}", *overrides, "--detach"]
     with new_folder(folder):
         try:
             done = _python(

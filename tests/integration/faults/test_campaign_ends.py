@@ -71,7 +71,9 @@ def test_a_fault_that_the_machine_refuses_ends_in_a_judgement(
 
     monkeypatch.setattr(injection_trigger, "execute_fault_plan", elsewhere)
     stage = CampaignSetup(overrides, RunDir(tmp_path / "none"), SiteFaultSet({}, Path()), quiet)
-    found = run_campaign(tmp_path, [ScheduledFault(1, DrillKind.WORKER, 0.0)], stage)
+    folder = tmp_path / "a campaign, of x=1"
+    folder.mkdir()
+    found = run_campaign(folder, [ScheduledFault(1, DrillKind.WORKER, 0.0)], stage)
     assert found.problems[0].startswith("worker at step 1: it is held by another host")
     assert look(found.run, Queue()).word == "stopped"
 

@@ -19,7 +19,7 @@ def test_disturbed_runs_have_a_copy_of_the_list(
     theirs.mkdir(parents=True)
     (theirs / "n7.json").write_text("{}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place = tmp_path / "campaign"
+    place = tmp_path / "a campaign, of x=1"
     place.mkdir()
     hook = "cluster.slurm.suspects.hook=[/site/report]"
     slurm = compose_spec([*WORDS, hook, *_own_suspects([*WORDS, hook], place)]).cluster.slurm
@@ -35,5 +35,5 @@ def test_without_a_list_theirs_begins_empty(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert _own_suspects(["experiment=campaign"], tmp_path) == []
-    assert _own_suspects(WORDS, tmp_path)[0].endswith(f"folder={tmp_path}/suspects")
+    assert _own_suspects(WORDS, tmp_path)[0].endswith(f"folder='{tmp_path}/suspects'")
     assert list((tmp_path / "suspects").iterdir()) == []
