@@ -7,19 +7,16 @@ import importlib
 import inspect
 import logging
 import os
-import re
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
-from data import DataError
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, read_spec
+from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import WorkerStarted
 from hpckit.hangs.own_snapshot import describe_worker
@@ -31,16 +28,17 @@ from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
-from hpckit.trainer.repeated_error import finished_steps, is_before_step, is_repeated
+from hpckit.trainer.permanent_errors import (
+    finished_steps,
+    is_before_step,
+    is_passing,
+    is_permanent,
+    is_repeated,
+)
 from hpckit.trainer.signal_guard import install_signal_guard
 from hpckit.trainer.user_program import is_late_failure, run_program
 
 log = logging.getLogger(__name__)
-
-# The messages of RuntimeErrors by which gloo reports a peer that is gone or cannot be reached.
-_NETWORK = re.compile(r"\bgloo\b|Connection (closed by peer|reset|refused)|[Tt]imed out")
-# Errors in the input, which another attempt would repeat.
-PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
 
 
 def main() -> int:
@@ -142,36 +140,6 @@ def require_end(entry: str, phase: WorkerPhase | None) -> None:
             f"the training function {entry} returned after `with training_run(cfg)` had failed "
             f"or had not ended (in phase {phase.name.lower()}); let its errors leave the function"
         )
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way. Errors of storage and of memory are not
-    permanent, since both may be available next time."""
-    if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
-        return False
-    return isinstance(error, PERMANENT)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the error came from storage or the network and may not occur again."""
-    return any(_is_of_storage(one) or _is_of_network(one) for one in _causes(error))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, then the error that caused it, and so on."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__
-
-
-def _is_of_storage(error: BaseException) -> bool:
-    return isinstance(error, OSError | SaveError | StoreError | ServiceError)
-
-
-def _is_of_network(error: BaseException) -> bool:
-    names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be installed
-    return "DistError" in names or _NETWORK.search(str(error)) is not None
 
 
 def _print_stacks_on_signal(path: Path) -> None:

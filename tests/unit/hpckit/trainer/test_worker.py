@@ -1,4 +1,4 @@
-"""What a worker calls, and which of its errors no further attempt can mend."""
+"""What a worker calls, and what it reports of a function that does not train."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch.distributed
 
-from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
-from data import DataError
 from hpckit.agent.exit_report import errors_in
-from hpckit.config.spec_parser import SpecError, dump_spec
+from hpckit.config.spec_parser import dump_spec
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
 from hpckit.rundir.directory import RunDir
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.worker import find_entry, is_passing, is_permanent, require_end
+from hpckit.trainer.permanent_errors import is_permanent
+from hpckit.trainer.worker import find_entry, require_end
 from tests.unit.hpckit.specs_and_processes import make_spec
-
-
-def caused(error: BaseException, cause: BaseException) -> BaseException:
-    error.__cause__ = cause
-    return error
 
 
 def test_the_entry_is_imported_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,49 +31,6 @@ def test_the_entry_is_imported_and_found(tmp_path: Path, monkeypatch: pytest.Mon
             find_entry(missing)
     with pytest.raises(ImportError):
         find_entry("no_such_module_at_all:main")
-
-
-@pytest.mark.parametrize(
-    ("error", "permanent"),
-    [
-        (SpecError(["x"]), True),
-        (DataError("x"), True),
-        (DamagedError("x"), True),
-        (ImportError("x"), True),
-        (SyntaxError("x"), True),
-        (RuntimeError("x"), False),
-        (OSError("x"), False),
-        (SaveError("x"), False),
-        (StoreFullError("x"), False),
-        (ServiceError("x"), False),
-        (KeyboardInterrupt(), False),
-        (caused(DataError("x"), OSError("stale handle")), False),
-        (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
-        (caused(DataError("x"), ValueError("bad header")), True),
-        (caused(DataError("x"), MemoryError()), False),
-    ],
-)
-def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(
-    error: BaseException, permanent: bool
-) -> None:
-    assert is_permanent(error) is permanent
-
-
-@pytest.mark.parametrize(
-    ("error", "passing"),
-    [
-        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
-        (torch.distributed.DistNetworkError("the server is not there"), True),
-        (caused(RuntimeError("x"), OSError("stale handle")), True),
-        (StoreFullError("x"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (ImportError("x"), False),
-    ],
-)
-def test_what_the_network_or_storage_has_caused_may_pass(
-    error: BaseException, passing: bool
-) -> None:
-    assert is_passing(error) is passing
 
 
 @pytest.mark.parametrize("text", ["def main(): ...", "def main(cfg, run): ...", "class main: ..."])

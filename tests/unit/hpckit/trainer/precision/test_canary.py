@@ -10,8 +10,8 @@ import torch
 
 from hpckit.config.canary_record import read_golden
 from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.permanent_errors import is_permanent
 from hpckit.trainer.precision.canary import Canary, CanaryError, build_canary
-from hpckit.trainer.worker import is_permanent
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 LOSSES = [5.0, 4.0, 3.0]

@@ -1,13 +1,17 @@
-"""An error before the first step that comes back is not met a third time."""
+"""Which errors no further attempt can mend."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch.distributed
 
+from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
+from data import DataError
+from hpckit.config.spec_parser import SpecError
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
-from hpckit.trainer.repeated_error import is_before_step, is_repeated
+from hpckit.trainer.permanent_errors import is_before_step, is_passing, is_permanent, is_repeated
 
 RECORD: dict[str, Any] = {
     "type": "AttributeError",
@@ -16,6 +20,54 @@ RECORD: dict[str, Any] = {
     "memory": None,
     "is_before_step": True,
 }
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (SpecError(["x"]), True),
+        (DataError("x"), True),
+        (DamagedError("x"), True),
+        (ImportError("x"), True),
+        (SyntaxError("x"), True),
+        (RuntimeError("x"), False),
+        (OSError("x"), False),
+        (SaveError("x"), False),
+        (StoreFullError("x"), False),
+        (ServiceError("x"), False),
+        (KeyboardInterrupt(), False),
+        (caused(DataError("x"), OSError("stale handle")), False),
+        (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
+        (caused(DataError("x"), ValueError("bad header")), True),
+        (caused(DataError("x"), MemoryError()), False),
+    ],
+)
+def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(
+    error: BaseException, permanent: bool
+) -> None:
+    assert is_permanent(error) is permanent
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
+        (torch.distributed.DistNetworkError("the server is not there"), True),
+        (caused(RuntimeError("x"), OSError("stale handle")), True),
+        (StoreFullError("x"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ImportError("x"), False),
+    ],
+)
+def test_what_the_network_or_storage_has_caused_may_pass(
+    error: BaseException, passing: bool
+) -> None:
+    assert is_passing(error) is passing
 
 
 @pytest.mark.parametrize(
