@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from hpckit.config.last_step import last_step
+from hpckit.config.run_identity import identity
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import identity
 from hpckit.system.atomic_files import write_json
 
 NAMES = ("loss", "grad_norm")

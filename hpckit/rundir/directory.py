@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing import local_folder
+from hpckit.config.run_identity import identity
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import identity
 
 LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
 

@@ -17,14 +17,9 @@ from hpckit.config.entry_points import is_built_in
 from hpckit.config.last_step import planned_steps
 from hpckit.config.learning_rate import lr_factor
 from hpckit.config.mixture import change_problems
+from hpckit.config.run_identity import differences, with_identity_mixture
 from hpckit.config.spec import OptimSpec, RunSpec
-from hpckit.config.spec_parser import (
-    SpecError,
-    differences,
-    read_spec,
-    spec_values,
-    with_identity_mixture,
-)
+from hpckit.config.spec_parser import SpecError, read_spec, spec_values
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec

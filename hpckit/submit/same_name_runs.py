@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hpckit.config.run_identity import differences
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, differences, read_spec
+from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.directory import RunDir
 
 _MAX = 3  # keys that are listed

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.agent.verdict_record import VerdictKind
-from hpckit.config.spec_parser import identity, read_spec
+from hpckit.config.run_identity import identity
+from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import read_events
 from hpckit.faults.campaign.campaign_runs import CampaignError, cancel_run, start_run
 from hpckit.faults.campaign.cured_reference import cures_of_events

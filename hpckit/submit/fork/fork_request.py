@@ -10,8 +10,9 @@ from typing import Any
 
 from hpckit.config.config_trees import project_tree
 from hpckit.config.mixture import KEY, change_problems
+from hpckit.config.run_identity import differences, with_identity_mixture
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, differences, read_spec, with_identity_mixture
+from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.submit.compose import amend_spec
 from hpckit.submit.preflight.checks import with_absolute_paths

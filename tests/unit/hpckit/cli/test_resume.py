@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hpckit.cli.main import app
-from hpckit.config.spec_parser import SpecError, dump_spec, identity, read_spec
+from hpckit.config.run_identity import identity
+from hpckit.config.spec_parser import SpecError, dump_spec, read_spec
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.compose import amend_spec

@@ -17,7 +17,7 @@ from hpckit.config.canary_record import (
     identity_of,
     read_golden,
 )
-from hpckit.config.spec_parser import identity
+from hpckit.config.run_identity import identity
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 STEPS = [{"loss": 5.0, "grad_norm": 2.0}, {"loss": 4.0, "grad_norm": 1.0}]

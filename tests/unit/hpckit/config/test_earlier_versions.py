@@ -9,7 +9,8 @@ import pytest
 
 from hpckit.config import earlier_versions
 from hpckit.config.earlier_versions import AddedKey, completed, reduced
-from hpckit.config.spec_parser import identity, parse_spec, read_spec
+from hpckit.config.run_identity import identity
+from hpckit.config.spec_parser import parse_spec, read_spec
 from tests.unit.hpckit.specs_and_processes import make_spec, make_values
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -20,15 +20,9 @@ from hpckit.config.mixture import (
     stages,
     stages_from,
 )
+from hpckit.config.run_identity import differences, identity, with_identity_mixture
 from hpckit.config.spec import MixtureSourceSpec, MixtureSpec, MixtureStageSpec, RunSpec
-from hpckit.config.spec_parser import (
-    SpecError,
-    differences,
-    identity,
-    parse_spec,
-    spec_values,
-    with_identity_mixture,
-)
+from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.submit.compose import amend_spec
 from hpckit.submit.resume_overrides import _extended
 from tests.effort import times

@@ -20,12 +20,12 @@ from hpckit.config.renamed_keys import (
     current_values,
     first_values,
 )
+from hpckit.config.run_identity import identity
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import (
     SpecError,
     all_keys,
     dump_spec,
-    identity,
     parse_spec,
     read_spec,
     spec_values,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hpckit.config import spec_parser
 from hpckit.config.earlier_versions import ADDED
+from hpckit.config.run_identity import identity
 from hpckit.config.spec_parser import (
     SpecError,
     all_keys,
     dump_spec,
-    identity,
     parse_spec,
     read_spec,
     spec_values,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.config.spec_parser import identity
+from hpckit.config.run_identity import identity
 from hpckit.rundir.directory import (
     RunDir,
     checkpoint_root,

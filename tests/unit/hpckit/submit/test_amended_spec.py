@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.config.spec_parser import SpecError, identity, read_spec, spec_values
+from hpckit.config.run_identity import identity
+from hpckit.config.spec_parser import SpecError, read_spec, spec_values
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.compose import amend_spec, compose_spec

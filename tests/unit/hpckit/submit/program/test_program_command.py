@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.config.spec_parser import SpecError, identity
+from hpckit.config.run_identity import identity
+from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.submit.preparation import compose
 from hpckit.submit.program.program_command import (
