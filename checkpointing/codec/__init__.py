@@ -2,8 +2,12 @@
 
 from checkpointing.codec.chunk_codec import decode, encode
 from checkpointing.codec.selection.adaptive_encoder import AdaptiveEncoder, EncoderResult
-from checkpointing.codec.selection.codec_choice import CodecChoice, CodecMeasurement, choose
-from checkpointing.codec.selection.codec_chooser import CodecChooser
+from checkpointing.codec.selection.codec_choice import (
+    CodecChoice,
+    CodecChooser,
+    CodecMeasurement,
+    choose,
+)
 from checkpointing.codec.selection.codec_stats import CodecStats, CodecTotal
 from checkpointing.codec.selection.encode_budget import (
     EncodeBudget,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from checkpointing.codec.algorithms.constant_words import is_constant
 from checkpointing.codec.algorithms.zstd_frames import FAST
 from checkpointing.codec.chunk_codec import encode
-from checkpointing.codec.selection.codec_choice import CodecChoice
-from checkpointing.codec.selection.codec_chooser import CodecChooser
+from checkpointing.codec.selection.codec_choice import CodecChoice, CodecChooser
 from checkpointing.codec.selection.codec_stats import CodecStats
 from checkpointing.codec.selection.encode_budget import EncodeBudget
 from checkpointing.codec.word_layout import Codec, WordLayout

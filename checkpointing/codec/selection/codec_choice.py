@@ -1,12 +1,19 @@
-"""Chooses the best way to store chunks of one kind: a pure function of measured samples."""
+"""Chooses how chunks are stored: which codec suits a kind of tensor, or none, is a pure function of
+samples that are measured during a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from checkpointing.codec.word_layout import Codec
+from checkpointing.codec.algorithms.zstd_frames import FAST
+from checkpointing.codec.chunk_codec import encode
+from checkpointing.codec.selection.chunk_samples import SIZE, sample
+from checkpointing.codec.word_layout import Codec, WordLayout
+from checkpointing.storage.interface import Buffer
 
 
 class CodecChoice(NamedTuple):
@@ -36,8 +43,6 @@ GAINS: Mapping[CodecChoice, float] = {
     GROUPS: 0.02,
 }
 WORTH = 5e6  # bytes that an additional second of encoding must save, on one core
-
-
 _HALVING_BYTES = 128 << 10  # sampled bytes after which an older measurement has half its weight
 
 
@@ -88,3 +93,102 @@ def choose(
         if enough and saved >= WORTH * (this.cost - cost):
             best, share, cost = way, this.share, this.cost
     return best
+
+
+@dataclass
+class _Kind:
+    measured: dict[CodecChoice, CodecMeasurement] = field(default_factory=dict)
+    left: float = 0.0  # raw bytes until the next sample
+    left_on_base: float = 0.0  # raw bytes until the next sample that has a base
+
+
+class CodecChooser:
+    """Chooses for chunks of a kind, such as "optim/exp_avg/float32". Thread-safe.
+
+    The first chunk of a kind is sampled, and later ones so often that about `share` of the encoded
+    bytes are samples. Newer samples count more, so that choices adapt as training continues.
+    """
+
+    def __init__(
+        self,
+        *,
+        share: float = 0.05,
+        level: int = FAST,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """
+        Args:
+            share: share of the bytes that are sampled.
+            level: zstd's level.
+            clock: clock for the cost of encoding; the CPU time of a thread does not depend on the
+                load.
+        """
+        self._share, self._level, self._clock = share, level, clock
+        self._kinds: dict[str, _Kind] = {}
+        self._lock = threading.Lock()
+
+    def wants_base(self, kind: str) -> bool:
+        """Whether the next chunk of the kind should be passed with its base, to be stored relative
+        to it or to measure whether that saves space."""
+        with self._lock:
+            state = self._kinds.setdefault(kind, _Kind())
+            return state.left_on_base <= 0 or choose(state.measured).on_base
+
+    def way(
+        self, kind: str, raw: Buffer, layout: WordLayout, base: Buffer | None = None
+    ) -> CodecChoice:
+        """Returns how to store this chunk, relative to a base only if there is one. Takes a sample
+        if one is due."""
+        if self._due(kind, len(raw), base is not None):
+            self._learn(kind, _measure(raw, layout, base, self._level, self._clock))
+        with self._lock:
+            measured = self._kinds[kind].measured
+            # another thread is taking the first sample
+            return choose(measured, with_base=base is not None) if measured else PLANES
+
+    def measured(self) -> Mapping[str, Mapping[CodecChoice, CodecMeasurement]]:
+        """Returns the measurements so far, by kind."""
+        with self._lock:
+            return {kind: dict(state.measured) for kind, state in self._kinds.items()}
+
+    def _due(self, kind: str, size: int, with_base: bool) -> bool:
+        with self._lock:
+            state = self._kinds.setdefault(kind, _Kind())
+            state.left -= size
+            state.left_on_base -= size
+            due = state.left_on_base < 0 if with_base else state.left < 0
+            if due:  # immediately, so that no other thread samples, too
+                state.left = min(size, SIZE) * len(GAINS) / self._share
+                state.left_on_base = state.left if with_base else state.left_on_base
+            return due
+
+    def _learn(self, kind: str, found: Mapping[CodecChoice, CodecMeasurement]) -> None:
+        with self._lock:
+            known = self._kinds[kind].measured
+            for way, this in found.items():
+                known[way] = known[way].then(this) if way in known else this
+
+
+def _measure(
+    raw: Buffer, layout: WordLayout, base: Buffer | None, level: int, clock: Callable[[], float]
+) -> dict[CodecChoice, CodecMeasurement]:
+    """Measure every choice on a part of the chunk."""
+    part = sample(raw, layout)
+    before = None if base is None else sample(base, layout)
+    found: dict[CodecChoice, CodecMeasurement] = {}
+    for way in _candidates(part, layout, before is not None):
+        begun = clock()
+        stored = encode(way.codec, part, layout, before if way.on_base else None, level)
+        found[way] = CodecMeasurement(len(part), len(stored), clock() - begun)
+    return found
+
+
+def _candidates(part: Buffer, layout: WordLayout, with_base: bool) -> list[CodecChoice]:
+    if not len(part):
+        return []
+    left_out = {RAW.codec}
+    if len(part) % layout.row:
+        left_out.add(Codec.ROWS)
+    if not layout.is_float or layout.word != 2:
+        left_out.add(Codec.GROUPS)  # for wider words it saves half as much, in twice the time
+    return [way for way in GAINS if way.codec not in left_out and (with_base or not way.on_base)]
