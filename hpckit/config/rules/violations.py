@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from checkpointing import meant_url
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.mixture import dataset_violations
-from hpckit.config.ramps import ramp_violations
-from hpckit.config.rules.alerts import alert_violations
 from hpckit.config.rules.checkpoint import checkpoint_violations
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
 from hpckit.config.rules.experts import expert_violations
 from hpckit.config.rules.fine_tuning import tuning_violations
-from hpckit.config.rules.metrics import metrics_violations
+from hpckit.config.rules.metrics_and_alerts import alert_violations, metrics_violations
 from hpckit.config.rules.model import model_violations
 from hpckit.config.rules.optim import optim_violations
 from hpckit.config.rules.precision_and_memory import precision_memory_violations
+from hpckit.config.rules.ramps import ramp_violations
 from hpckit.config.rules.secrets import secret_violations
 from hpckit.config.rules.token_files import token_file_violations
 from hpckit.config.rules.validation_and_evaluation import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hpckit.config.batch_size import micro_batch_count, share_of_rank
 from hpckit.config.entry_points import is_built_in, is_training_function
 from hpckit.config.parallel_degrees import NAMES, ParallelDegrees, degrees, stage_count
-from hpckit.config.ramps import ramp_sizes, sequence_violations_of_world, uneven_sizes
 from hpckit.config.rules.experts import expert_violations_of_world
 from hpckit.config.rules.precision_and_memory import precision_memory_violations_of_world
+from hpckit.config.rules.ramps import ramp_sizes, sequence_violations_of_world, uneven_sizes
 from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
 from hpckit.text.quantities import count
 

@@ -1,4 +1,5 @@
-"""The construction of the optimizer of a spec and its parameter groups."""
+"""The optimizer of a spec: its construction, its parameter groups and its learning rate, which is a
+function of the step, so that no state of a schedule has to be saved."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from hpckit.config.learning_rate import lr_factor
 from hpckit.config.spec import OptimSpec
 from hpckit.trainer.optim.muon import Muon
 
@@ -68,3 +70,12 @@ def _decay_groups(parameters: list[nn.Parameter], spec: OptimSpec) -> list[dict[
         mesh = p.device_mesh if isinstance(p, DTensor) else None
         groups.setdefault((decay, mesh), []).append(p)
     return [{"params": those, "weight_decay": decay} for (decay, _), those in groups.items()]
+
+
+def set_lr(optimizer: Optimizer, spec: OptimSpec, step: float, steps: float, scale: float) -> float:
+    """Set the learning rate for step `step` (from 0) of `steps`, times `scale`, and return it. Both
+    may be those of a `SchedulePoint`."""
+    lr = spec.lr * lr_factor(step, spec, steps) * scale
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    return lr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.config.rules.metrics import metrics_violations
+from hpckit.config.rules.metrics_and_alerts import metrics_violations
 from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.specs_and_processes import make_spec
 

@@ -1,4 +1,4 @@
-"""Rules for metrics and trackers, as pure functions."""
+"""Rules for the services that metrics and alerts are sent to, as pure functions."""
 
 from __future__ import annotations
 
@@ -20,3 +20,15 @@ def metrics_violations(spec: RunSpec) -> Iterator[str]:
         )
     if url is not None and not url.startswith(("http://", "https://")):
         yield f"metrics.wandb.url: must be http(s)://server, got {url!r}"
+
+
+def alert_violations(spec: RunSpec) -> Iterator[str]:
+    """Yields all problems of `spec.alerts`, one line each, the key first."""
+    alerts = spec.alerts
+    hooks = {"slack": alerts.slack, "mattermost": alerts.mattermost, "webhook": alerts.webhook}
+    for name, hook in hooks.items():
+        if hook.url_env is not None and hook.url_file is not None:
+            yield (
+                f"alerts.{name}.url_file: the URL is also in the variable "
+                f"alerts.{name}.url_env={hook.url_env}; set one of them to null"
+            )
