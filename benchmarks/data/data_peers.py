@@ -159,7 +159,7 @@ def arms(is_there: Any) -> list[str]:
         if why is None:
             found.append(one.name)
         else:
-            print(f"left out: {one.name} ({why}); see benchmarks/data_peers.py")
+            print(f"left out: {one.name} ({why}); see benchmarks/data/data_peers.py")
     return found
 
 

@@ -151,7 +151,7 @@ def main() -> None:
             module = STATES[name][1]
             why = module and in_fresh(importable, module, peers=args.peers)
             if why:
-                print(f"left out: {name} ({why}); see benchmarks/data_peers.py")
+                print(f"left out: {name} ({why}); see benchmarks/data/data_peers.py")
                 continue
             measure = partial(in_fresh, size_of, name, peers=args.peers)
             kinds = [0] if module is None or name == "hugging face" else [0, 2]

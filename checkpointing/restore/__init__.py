@@ -2,5 +2,5 @@
 makes attempts until the user's check accepts one; in each, resume_source asks snapshot_choice for a
 snapshot in memory and loads it with memory_restore and peer_replicas, or else has store_restore
 read a checkpoint, and read_broadcast sends what was read to other ranks. partial_load loads parts
-of any run's checkpoint. Imports `save` and all that `save` imports, and `store`, and only the
-Checkpointer, its options, `checkpointing.load` and `integrations` import it."""
+of any run's checkpoint. Imports `save` and all that `save` imports, and `store`. Only
+`checkpointing` and `checkpointing.integrations` import it."""

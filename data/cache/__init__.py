@@ -1,6 +1,5 @@
 """The node store: a cache of shards in one folder on a local disk that all ranks, workers and jobs
 of a node share.
 
-This package imports data.source and data.errors; data.read and data.wds import its module
-node_store.
+This package imports data.source and data.errors.
 """

@@ -1,5 +1,5 @@
 """The loader: an open dataset, the stream of samples, batches, the policy for bad samples, and
 transfer to the device.
 
-This package imports index, order, cache and source; data.wds and data.write may import it.
+This package imports index, order, cache and source.
 """

@@ -1,3 +1,2 @@
 """Where shards lie: local files, S3, http(s), pipes and whatever an fsspec driver reaches, with
-retries and limits per host. Imports data.errors only, and checkpointing.storage for S3;
-anything in data may import it."""
+retries and limits per host. Imports data.errors only, and checkpointing.storage for S3."""

@@ -4,7 +4,7 @@ and the state of a pass.
     from data.wds import WebLoader, from_wds
 
 What becomes of each of webdataset's stages is in docs/tasks/webdataset.md. This package imports
-data.read and the packages below it; nothing in data imports it.
+data.read and the packages below it. Only `data` imports it.
 """
 
 from importlib import import_module

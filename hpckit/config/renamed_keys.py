@@ -156,9 +156,9 @@ def current_values(
     Args:
         origin: the place where a user has typed them, which the warnings give; None: no user
             has typed them, and there are no warnings.
-        under: the path of the group that has these values; "" for a whole spec. may_override:
-        whether the value under an earlier name replaces the one under the present name, which holds
-            a default.
+        under: the path of the group that has these values; "" for a whole spec.
+        may_override: whether the value under an earlier name replaces the one under the present
+            name, which holds a default.
 
     Raises:
         BothSpellingsError: a key is given by both of its names.

@@ -1,2 +1,3 @@
 """Checks of a site before the first job: Slurm's settings, a node, folders, the store, the
-installation. It imports submit, slurm, config and system; init and cli import it."""
+installation. It imports submit, slurm, config and system. Only `hpckit.init` and `hpckit.cli`
+import it."""

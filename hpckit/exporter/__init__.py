@@ -1,2 +1,2 @@
 """Exports metrics of a run to Prometheus from the agent of each node, by an HTTP endpoint or the
-textfile collector. Only hpckit.agent imports this package."""
+textfile collector. Only `hpckit.agent` imports it."""

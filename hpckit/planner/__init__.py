@@ -1,2 +1,2 @@
 """Estimates what a run will need before it starts: memory, time and the save interval; without
-torch. Imports config and text; submit, trainer (FLOPs), faults and cli import it."""
+torch. Imports config and text."""

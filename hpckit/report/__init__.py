@@ -1,3 +1,2 @@
 """The history, progress and state of a run from its records, and explanations of them. It imports
-slurm, events, rundir, config, text, system, checkpointing and data; exporter, faults, supervisor,
-submit and cli import it."""
+slurm, events, rundir, config, text, system, checkpointing and data."""

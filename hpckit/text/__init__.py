@@ -1,2 +1,2 @@
 """Texts for numbers, sizes and times, and values that JSON can hold. This package imports nothing
-of hpckit; cli, report and planner import it."""
+of hpckit."""

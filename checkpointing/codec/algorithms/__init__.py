@@ -1,2 +1,2 @@
 """The codecs themselves (constant, zstd, byte planes, groups, rows) and the word transforms below
-them; only `codec` imports it."""
+them. Only `checkpointing.codec` imports them."""

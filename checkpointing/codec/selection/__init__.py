@@ -1,2 +1,2 @@
-"""Decides which codec a chunk is encoded with, by measured samples and by the time that is left;
-only `codec/__init__` imports it."""
+"""Decides which codec a chunk is encoded with, by measured samples and by the time that is left.
+Only `checkpointing.codec` imports it."""

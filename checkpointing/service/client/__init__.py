@@ -1,2 +1,1 @@
-"""Starts, stops and talks to the node's service from a trainer or the supervisor; the checkpointer
-and hpckit import it."""
+"""Starts, stops and talks to the node's service from a trainer or the supervisor."""

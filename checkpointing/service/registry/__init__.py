@@ -1,3 +1,2 @@
 """Keeps which snapshots each rank of this node has in shared memory and how far each generation has
-come, under the service's one lock; the server, the coordinator, replication and the spool import
-it."""
+come, under the service's one lock. Only `checkpointing.service` imports it."""

@@ -1,2 +1,2 @@
-"""Keeps objects as files on local disks and NFS, durable through a crash at any instruction;
-`storage` imports it, and the spool its system calls."""
+"""Keeps objects as files on local disks and NFS, durable through a crash at any instruction. Only
+`checkpointing.storage` and `checkpointing.service.spool` import it."""

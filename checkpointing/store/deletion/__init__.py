@@ -1,2 +1,2 @@
 """Removes checkpoints, manifests and packs, in two phases: marked for deletion, then deleted
-(prune, sweep, compaction); the service and the CLI import it."""
+(prune, sweep, compaction)."""

@@ -1,2 +1,1 @@
-"""Answers questions about checkpoints without changing them: verify, diff, space; the CLI and
-reports import it."""
+"""Answers questions about checkpoints without changing them: verify, diff, space."""

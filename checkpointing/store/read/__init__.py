@@ -1,2 +1,2 @@
 """Reads chunks: which are read together, fetched in parallel, decoded, checked against their ids,
-or taken from another copy; `store`, restores and interop import it."""
+or taken from another copy."""

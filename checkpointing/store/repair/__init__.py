@@ -1,1 +1,2 @@
-"""Heals checkpoints and writes new revisions of manifests; the CLI imports it."""
+"""Heals checkpoints and writes new revisions of manifests. Only `checkpointing.store` and
+`hpckit.cli.ckpt` import it."""

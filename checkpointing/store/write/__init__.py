@@ -1,2 +1,1 @@
-"""Writes what a rank saves: cut into tiles, hashed, referred to or encoded, packed, committed; the
-service and interop import it."""
+"""Writes what a rank saves: cut into tiles, hashed, referred to or encoded, packed, committed."""

@@ -6,5 +6,5 @@ a node that wants it from which of them to get it, or to fetch it from the sourc
 connects the nodes, `shard_server` answers them, `peer_client` and `peer_transfer` ask;
 `shard_holders` and `node_ranking` are the pure decisions. This package imports data.cache.files,
 data.cache.space, data.cache.downloads.shard_quarantine, checkpointing.authenticated_channel and
-checkpointing.channel_listener; data.cache and data.read import it.
+checkpointing.channel_listener.
 """

@@ -1,4 +1,4 @@
 """Parquet and Arrow files, whose rows are samples, read in place by pyarrow.
 
-This package imports data.index and what is below it; data.read imports it.
+This package imports data.index and what is below it.
 """

@@ -1,7 +1,7 @@
 """Batches made by reader processes and handed over, like their errors, through shared memory.
 
-This package imports data.read.batches and is imported by data.read.loader only, once a loader has
-reader processes.
+This package imports data.read.batches. Only `data.read` imports it, once a loader has reader
+processes.
 """
 
 from typing import Literal, TypeAlias

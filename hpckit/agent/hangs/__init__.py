@@ -1,2 +1,2 @@
 """Detection of hung and lost workers by the heartbeat table, with dumps of their stacks and NCCL
-flight records. Only hpckit.agent imports this package."""
+flight records. Only `hpckit.agent` imports it."""

@@ -1,2 +1,2 @@
 """Probes of a node (GPUs, kernel log, disks, mounts, clock) and pure rules that judge whether it is
-healthy. hpckit.agent and the agent pool of the supervisor import this package."""
+healthy."""

@@ -1,2 +1,2 @@
 """Campaigns: many faults by a seeded schedule in runs made for it, judged by an oracle, and the
-workload that the runs train. Imports hpckit.faults. Imported by cli and benchmarks."""
+workload that the runs train. Imports hpckit.faults."""

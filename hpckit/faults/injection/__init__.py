@@ -1,2 +1,1 @@
-"""Injection of real faults on the machine of their targets, by programs run with `python -m`;
-hpckit.faults and benchmarks import it."""
+"""Injection of real faults on the machine of their targets, by programs run with `python -m`."""

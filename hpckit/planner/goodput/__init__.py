@@ -1,2 +1,2 @@
 """The share of its time that a job trains despite failures: save interval, closed-form prediction,
-simulation. Imported by planner, faults and cli."""
+simulation."""

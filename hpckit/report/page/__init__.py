@@ -1,2 +1,2 @@
-"""A page about one run or several: content is read, arranged into sections, and written to a file.
-cli imports it."""
+"""A page about one run or several: content is read, arranged into sections, and written to a
+file."""

@@ -1,2 +1,2 @@
-"""The time of a run's steps by phase, and what limits its speed. It imports history and progress
-of report. The rest of report, faults and benchmarks import it."""
+"""The time of a run's steps by phase, and what limits its speed. It imports history and progress of
+report."""

@@ -1,2 +1,2 @@
 """A run or a list of runs as text on a terminal (`hpckit status`, `top`, the summary at the end of
-a run). cli and submit import it."""
+a run)."""

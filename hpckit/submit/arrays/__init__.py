@@ -1,2 +1,2 @@
-"""Expands sweeps, checks their runs and submits them as one Slurm job array. Only hpckit.submit and
-examples import this package."""
+"""Expands sweeps, checks their runs and submits them as one Slurm job array. Only `hpckit.submit`
+and `hpckit.examples` import it."""

@@ -1,3 +1,2 @@
 """The way in which a run continues after its job: what Slurm supports, and which way
-`launch.continuation=auto` picks. hpckit.submit, hpckit.doctor and hpckit.cli import this
-package."""
+`launch.continuation=auto` picks."""

@@ -1,2 +1,2 @@
 """Launch of the agents of a submission, one on each node, and the supervisor's messages to them.
-Only hpckit.supervisor imports this package."""
+Only `hpckit.supervisor` imports it."""

@@ -1,2 +1,2 @@
 """Times collectives and exchanges between the ranks of a run, as the program that `hpckit bench
-collectives` launches, and judges the times without torch. hpckit.cli imports this package."""
+collectives` launches, and judges the times without torch."""

@@ -1,3 +1,2 @@
 """Step metrics, which are reduced over ranks and written to events, trackers and TensorBoard files
-beside training. This package is imported by the run loop, and imports timing, memory, device,
-trackers and parallel.collectives."""
+beside training. This package imports timing, memory, device, trackers and parallel.collectives."""

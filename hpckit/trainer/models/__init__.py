@@ -1,3 +1,3 @@
 """The models of `conf/model/`, their layers and adapters, their construction, and Hugging Face's
-names of their parameters. This package is imported by parallel, memory and the training functions;
-pretrained_folder and huggingface_names do not import torch, and submit and cli may import them."""
+names of their parameters. pretrained_folder and huggingface_names do not import torch, and submit
+and cli may import them."""

@@ -1,3 +1,2 @@
 """Weights & Biases and MLflow, to which a thread delivers the records, so that no step waits for
-them. This package is imported by metrics, run_records and device.device_capability, and does not
-import torch."""
+them. This package does not import torch. Only `hpckit.trainer` imports it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -171,6 +172,7 @@ MAY_IMPORT_INSIDE = {
         *("data.wds", "data.write"),
     },
 }
+_ONLY = re.compile(r"Only ((?:`[\w.]+`(?:, | and )?)+) imports? (?:it|them)\b")
 MOST_FILES = 16
 """Of a room, beside its `__init__`."""
 OURS = {"launch", "hpckit", "checkpointing", "data"}
@@ -265,6 +267,25 @@ def test_a_room_has_few_files_and_says_what_is_in_it() -> None:
         files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
         assert len(files) <= MOST_FILES, folder
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
+
+
+def test_a_folder_is_imported_only_where_it_says() -> None:
+    imports = {module_name(path): set(imported(parsed(path))) for path in FILES}
+    for folder in ROOMS:
+        words = " ".join((ast.get_docstring(parsed(folder / "__init__.py")) or "").split())
+        room_ = module_name(folder / "__init__.py")
+        for found in _ONLY.finditer(words):
+            may = re.findall(r"`([\w.]+)`", found[1])
+            users = {one for one in imports if any(is_below(name, room_) for name in imports[one])}
+            users -= {one for one in users for place in (room_, *may) if is_below(one, place)}
+            assert not users, room_
+
+
+def is_below(module: str, place: str) -> bool:
+    """Whether the module is the place or in it; of a package, the files beside its folders."""
+    if place in FACES:
+        return place in (module, module.rpartition(".")[0])
+    return module == place or module.startswith(f"{place}.")
 
 
 def test_a_unit_test_is_in_the_folder_of_the_file_it_is_named_after() -> None:

@@ -1,1 +1,1 @@
-"""A page document as HTML, Markdown and SVG; pure. Only hpckit.report.page imports it."""
+"""A page document as HTML, Markdown and SVG; pure."""
