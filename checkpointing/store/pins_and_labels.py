@@ -4,13 +4,14 @@ any prune."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from checkpointing.errors import CheckpointError, DamagedError, FormatError
 from checkpointing.format import object_keys
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.store_records import CheckpointMark, dump_mark, load_mark
-from checkpointing.store.catalog import committed
+from checkpointing.store.catalog import CheckpointInfo, committed
 from checkpointing.store.deletion.deletion_marks import marked_for_deletion
 from checkpointing.store.store import Store
 
@@ -72,6 +73,17 @@ def marked_metrics(marks: Iterable[CheckpointMark]) -> dict[str, dict[str, float
     return found
 
 
+def with_marked_metrics(
+    infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark]
+) -> list[CheckpointInfo]:
+    """Return checkpoints of one run with the metrics that its marks give them."""
+    given = marked_metrics(named.values())
+    return [
+        replace(info, metrics={**info.metrics, **given[info.id]}) if info.id in given else info
+        for info in infos
+    ]
+
+
 def remove_metrics(store: Store, saves: Iterable[SaveId]) -> None:
     """Remove the marks with the metrics of checkpoints that were removed."""
     store.storage.delete([object_keys.mark(one.run, EVALUATION + one.id) for one in saves])
@@ -129,6 +141,30 @@ def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
             continue
         except (DamagedError, FormatError) as error:
             raise type(error)(f"{error}; remove the mark, or set it again") from error
+    return found
+
+
+def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:
+    """Return the marks of a run, or none and the error if they cannot be read."""
+    try:
+        return marks(store, run), []
+    except (DamagedError, FormatError) as error:
+        return {}, [f"the checkpoint marks cannot be read: {error}"]
+
+
+def label_of(name: str, mark: CheckpointMark) -> str:
+    """Return a mark as a word for people."""
+    if name.startswith(PIN):
+        return "pinned"
+    return f"{name} (pinned)" if mark.pinned else name
+
+
+def labels_by_id(named: Mapping[str, CheckpointMark]) -> dict[str, list[str]]:
+    """Return the labels of checkpoints by their ids, without marks that only give metrics."""
+    found: dict[str, list[str]] = {}
+    for name, mark in named.items():
+        if not mark.metrics:
+            found.setdefault(mark.id, []).append(label_of(name, mark))
     return found
 
 

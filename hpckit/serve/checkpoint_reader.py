@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from checkpointing.errors import CheckpointError, DamagedError, FormatError
+from checkpointing.errors import CheckpointError
 from checkpointing.retention import parse_keep
 from checkpointing.runs import opened
 from checkpointing.store.catalog import CheckpointInfo, committed, list_checkpoints
@@ -19,7 +19,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
     compare,
     measured,
 )
-from checkpointing.store.pins_and_labels import marked_metrics, marks
+from checkpointing.store.pins_and_labels import labels_by_id, readable_marks, with_marked_metrics
 from checkpointing.store.store import Store
 from hpckit.config.rules.validation_and_evaluation import best_policy
 from hpckit.config.spec import RunSpec
@@ -88,17 +88,9 @@ def read_listing(run: RunDir, spec: RunSpec | None) -> StoreListing:
     """
     with _store(run, spec) as (store, name):
         infos = list_checkpoints(store, name, refused={})
-        try:
-            named, problems = marks(store, name), list[str]()
-        except (DamagedError, FormatError) as error:
-            named, problems = {}, [f"the checkpoint marks cannot be read: {error}"]
-        given = marked_metrics(named.values())
-        labels: dict[str, list[str]] = {}
-        for mark_name, mark in named.items():
-            if not mark.metrics:
-                labels.setdefault(mark.id, []).append(_label(mark_name, mark.pinned))
-        whole = [replace(i, metrics={**i.metrics, **given.get(i.id, {})}) for i in infos]
-        return StoreListing(store.url, whole, labels, problems)
+        named, problems = readable_marks(store, name)
+        whole = with_marked_metrics(infos, named)
+        return StoreListing(store.url, whole, labels_by_id(named), problems)
 
 
 def read_difference(run: RunDir, spec: RunSpec | None, a: str, b: str) -> CheckpointDifference:
@@ -170,9 +162,3 @@ def _place(run: RunDir, spec: RunSpec | None) -> tuple[str, str]:
     if (run.checkpoints / _RECORD).is_file():  # also where the run was moved to
         return str(run.checkpoints), run_name(spec)
     return store_and_name(spec, run)
-
-
-def _label(name: str, pinned: bool) -> str:
-    if name.startswith("pin-"):
-        return "pinned"
-    return f"{name} (pinned)" if pinned else name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from checkpointing.errors import DamagedError, FormatError
+from checkpointing.errors import DamagedError
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.store_records import CheckpointMark
 from checkpointing.retention import Best
@@ -163,12 +163,13 @@ def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> 
     """Return the checkpoint as `choose` does, but accept a damaged or unfinished one."""
     run = place.only_run()
     where = f"{place.store.url}, run {run}"
-    named, problems = readable_marks(place.store, run)
+    named, problems = pins_and_labels.readable_marks(place.store, run)
     for problem in problems:
         note(f"warning: {problem}")
     listed = catalog.list_checkpoints(place.store, run, refused={})
     left_behind = _left_behind(place)
-    picked = pick(with_marked_metrics(listed, named), named, text, where, left_behind)
+    whole = pins_and_labels.with_marked_metrics(listed, named)
+    picked = pick(whole, named, text, where, left_behind)
     if picked.remark:
         note(picked.remark)
     if (why := left_behind.get(picked.info.id)) is not None:
@@ -203,22 +204,3 @@ def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
             f"{place.text} {info.id} --from OTHER` can take the manifest from another store"
         )
     raise CommandUsageError(f"step {info.step} ({info.id}) was removed in the meantime")
-
-
-def with_marked_metrics(
-    infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark]
-) -> list[CheckpointInfo]:
-    """Return checkpoints of one run with the metrics that its marks give them."""
-    given = pins_and_labels.marked_metrics(named.values())
-    return [
-        replace(info, metrics={**info.metrics, **given[info.id]}) if info.id in given else info
-        for info in infos
-    ]
-
-
-def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:
-    """Return the marks of a run, or none and the error if they cannot be read."""
-    try:
-        return pins_and_labels.marks(store, run), []
-    except (DamagedError, FormatError) as error:
-        return {}, [f"the checkpoint marks cannot be read: {error}"]

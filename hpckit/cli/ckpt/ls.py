@@ -11,7 +11,11 @@ from rich.text import Text
 
 from checkpointing.format.store_records import CheckpointMark
 from checkpointing.store.catalog import CheckpointInfo, list_checkpoints
-from hpckit.cli.ckpt.checkpoint_selection import readable_marks, with_marked_metrics
+from checkpointing.store.pins_and_labels import (
+    labels_by_id,
+    readable_marks,
+    with_marked_metrics,
+)
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import (
     CommandOutput,
@@ -74,12 +78,10 @@ class _Marks:
     @property
     def labels(self) -> dict[tuple[str, str], list[str]]:
         """The labels of checkpoints; the mark of an evaluation is shown by its metrics."""
-        labels: dict[tuple[str, str], list[str]] = {}
-        for run, named in self.by_run.items():
-            for name, mark in named.items():
-                if not mark.metrics:
-                    labels.setdefault((run, mark.id), []).append(label(name, mark.pinned))
-        return labels
+        by_run = {run: labels_by_id(named) for run, named in self.by_run.items()}
+        return {
+            (run, id_): found for run, labels in by_run.items() for id_, found in labels.items()
+        }
 
     def complete(self, infos: list[CheckpointInfo]) -> list[CheckpointInfo]:
         """Return checkpoints with the metrics that marks give them."""
@@ -99,13 +101,6 @@ def _read_marks(at: StoreLocation, out: CommandOutput) -> _Marks:
         for problem in problems:
             out.note(f"warning: {problem}")
     return found
-
-
-def label(name: str, pinned: bool) -> str:
-    """Format a mark as a word in a table."""
-    if name.startswith("pin-"):
-        return "pinned"
-    return f"{name} (pinned)" if pinned else name
 
 
 def _print(

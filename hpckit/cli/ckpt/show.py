@@ -16,8 +16,8 @@ from checkpointing.format.replica_differences import MarkedDifferences, describe
 from checkpointing.format.values.json_values import Json, readable
 from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.inspection.checkpoint_diff import matches
-from hpckit.cli.ckpt.checkpoint_selection import choose, readable_marks
-from hpckit.cli.ckpt.ls import label
+from checkpointing.store.pins_and_labels import label_of, readable_marks
+from hpckit.cli.ckpt.checkpoint_selection import choose
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
     CommandOutput,
@@ -73,7 +73,7 @@ def show(
         named, _ = readable_marks(at.store, chosen.run)  # problems were noted by `choose`
         marks = {name: m for name, m in named.items() if m.id == chosen.save.id}
         labels = [
-            label(n, m.pinned) + (f": {m.why}" if m.why else "")
+            label_of(n, m) + (f": {m.why}" if m.why else "")
             for n, m in marks.items()
             if not m.metrics  # which are shown
         ]

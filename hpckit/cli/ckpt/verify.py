@@ -139,7 +139,8 @@ def _check(
     done_bytes: list[int] = []
     with ExitStack() as stack:
         there = [one for one in found if _hold(stack, at, one, out)]
-        advance = stack.enter_context(out.progress(_title(found), sum(map(_bytes, there))))
+        total = sum(one.stored_bytes for one in there)
+        advance = stack.enter_context(out.progress(_title(found), total))
 
         def on_bytes(n: int) -> None:
             done_bytes.append(n)
@@ -172,7 +173,7 @@ def _checked(
     out: CommandOutput,
 ) -> VerifiedCheckpoint:
     """Check one checkpoint and print the result."""
-    save, total = found.stored.save, _bytes(found)
+    save, total = found.stored.save, found.stored_bytes
     if problems is None:
         return VerifiedCheckpoint(save, 0, [], is_gone=True)
     if problems and not is_there(at.store, found):
@@ -191,10 +192,6 @@ def _checked(
     if len(problems) > MOST:
         out.line(f"  and {len(problems) - MOST:,} more: --json lists them")
     return VerifiedCheckpoint(save, total, problems, certified=certified)
-
-
-def _bytes(found: CatalogEntry) -> int:
-    return sum(item.stored_bytes for item in found.document.items.values())
 
 
 def _manifest_problem(save: SaveId, text: str) -> IntegrityProblem:
