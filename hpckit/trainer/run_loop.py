@@ -464,68 +464,13 @@ class TrainingRun:
             left_behind: the ids of checkpoints that are not used, and why.
         """
         begun_s = time.monotonic()
-        assert self._went_back is not None
-        rollbacks, _ = self._went_back
-        spikes, skipper, state = self._spikes, self._skipper, self._state()
-        restored = self._checkpoints.restore(
-            state,
-            partial(self._problem_of_state, state["run"]),
-            # the parameters may be wrong for longer than the loss has shown
-            prefer_certified=self._check is not None and rollbacks.is_rolling_back,
-            avoid=left_behind,
-        )
-        if restored is None:
-            self._initialize()
-        if (what := rollbacks.leave_out()) is not None:
-            log.warning("%s", what)
-            self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=what))
-        self._step = restored or 0
-        if self._detector is not None:
-            self._detector.load(state["run"].get("watched", {}))
-        if spikes is not None:
-            spikes.load(state["run"])
-        if skipper is not None:
-            tracked = self.tracked.values()
-            skipper.begin(self._step, [one for one in tracked if isinstance(one, nn.Module)])
-        if self._check is not None:
-            modules = {n: held for n, held in self.tracked.items() if isinstance(held, nn.Module)}
-            self._check.begin(self._step, modules)
+        self._restore(left_behind)
         skipped = source.resume(self._step, partial(self._report, WorkerPhase.STARTING))
         if skipped is not None:
-            log.warning("%s", skipped)
-            self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=str(skipped)))
-        if (change := source.mixture_change) is not None:
-            at, before, after = change.position, change.before, change.after
-            log.info("the mixture changes at sample %d: %s, then %s", at, before, after)
-            self.emit_event(
-                MixtureChanged(
-                    step=self._step, reason="resume", position=at, before=before, after=after
-                )
-            )
-        unit = self._cfg.optim.schedule_unit
-        if unit != "steps" and restored and source.samples_seen is None:
-            raise TrainingError(
-                f"optim.schedule_unit={unit}: the checkpoint of an earlier release does not say "
-                "how many sequences came before it; use schedule_unit=steps"
-            )
-        if self._cfg.train.sequence_ramp is not None and restored and source.samples_seen is None:
-            raise TrainingError(
-                "train.sequence_ramp: the checkpoint of an earlier release does not say how many "
-                "sequences came before it, so that they would be short once more; use null"
-            )
-        if (grown := source.growth) is not None:
-            log.info(
-                "the dataset has grown from %d to %d shards; the epoch that begins at sample %d "
-                "has all of them",
-                grown.before,
-                grown.after,
-                grown.position,
-            )
-            self.emit_event(DatasetGrown(step=self._step, **vars(grown)))
-        if (ramps := source.batch_ramp_change) is not None:
-            was, now = (None if one is None else list(vars(one).values()) for one in ramps)
-            log.info("the ramp of the batch changes: from %s to %s", was, now)
-            self.emit_event(BatchRampChanged(step=self._step, before=was, after=now))
+            self._warn_of_loader(str(skipped))
+        if self._step > 0 and source.samples_seen is None:
+            self._require_no_need_of_samples_seen()
+        self._report_changed_source(source)
         self._report(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
         self.emit_event(
@@ -541,6 +486,81 @@ class TrainingRun:
                 restore_s=time.monotonic() - begun_s,
             )
         )
+
+    def _restore(self, left_behind: Mapping[str, str]) -> None:
+        """Restore the state from a checkpoint or, if there is none, initialize the parameters, and
+        begin what watches the steps. Collective."""
+        assert self._went_back is not None
+        rollbacks, _ = self._went_back
+        spikes, skipper, state = self._spikes, self._skipper, self._state()
+        restored = self._checkpoints.restore(
+            state,
+            partial(self._problem_of_state, state["run"]),
+            # the parameters may be wrong for longer than the loss has shown
+            prefer_certified=self._check is not None and rollbacks.is_rolling_back,
+            avoid=left_behind,
+        )
+        if restored is None:
+            self._initialize()
+        if (what := rollbacks.leave_out()) is not None:
+            self._warn_of_loader(what)
+        self._step = restored or 0
+        if self._detector is not None:
+            self._detector.load(state["run"].get("watched", {}))
+        if spikes is not None:
+            spikes.load(state["run"])
+        if skipper is not None:
+            tracked = self.tracked.values()
+            skipper.begin(self._step, [one for one in tracked if isinstance(one, nn.Module)])
+        if self._check is not None:
+            modules = {n: held for n, held in self.tracked.items() if isinstance(held, nn.Module)}
+            self._check.begin(self._step, modules)
+
+    def _warn_of_loader(self, what: str) -> None:
+        log.warning("%s", what)
+        self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=what))
+
+    def _require_no_need_of_samples_seen(self) -> None:
+        """Check that the config does without the number of sequences before the checkpoint.
+
+        Raises:
+            TrainingError: it does not.
+        """
+        unit = self._cfg.optim.schedule_unit
+        if unit != "steps":
+            raise TrainingError(
+                f"optim.schedule_unit={unit}: the checkpoint of an earlier release does not say "
+                "how many sequences came before it; use schedule_unit=steps"
+            )
+        if self._cfg.train.sequence_ramp is not None:
+            raise TrainingError(
+                "train.sequence_ramp: the checkpoint of an earlier release does not say how many "
+                "sequences came before it, so that they would be short once more; use null"
+            )
+
+    def _report_changed_source(self, source: StepSource) -> None:
+        """Report in which ways the samples continue otherwise than before the checkpoint."""
+        if (change := source.mixture_change) is not None:
+            at, before, after = change.position, change.before, change.after
+            log.info("the mixture changes at sample %d: %s, then %s", at, before, after)
+            self.emit_event(
+                MixtureChanged(
+                    step=self._step, reason="resume", position=at, before=before, after=after
+                )
+            )
+        if (grown := source.growth) is not None:
+            log.info(
+                "the dataset has grown from %d to %d shards; the epoch that begins at sample %d "
+                "has all of them",
+                grown.before,
+                grown.after,
+                grown.position,
+            )
+            self.emit_event(DatasetGrown(step=self._step, **vars(grown)))
+        if (ramps := source.batch_ramp_change) is not None:
+            was, now = (None if one is None else list(vars(one).values()) for one in ramps)
+            log.info("the ramp of the batch changes: from %s to %s", was, now)
+            self.emit_event(BatchRampChanged(step=self._step, before=was, after=now))
 
     def _problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
         """Return why the restored state must not be used; None if it may be.
