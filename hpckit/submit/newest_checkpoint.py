@@ -44,6 +44,7 @@ class SavedStep:
         self._is_progress_reported = False
         self.step = saved_step_of(written)
         """The step; 0: there is no checkpoint."""
+        self._looked_s = time.monotonic()
         self._look(None)
 
     def update(self, generation: int) -> bool:

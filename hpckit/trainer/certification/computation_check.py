@@ -89,6 +89,8 @@ class ComputationCheck:
         ((passed, due, failures),) = rows_of_rank_0([[past.passed, past.due, past.failures]], 3)
         self._history = type(past)(passed, due, failures)
         self._begun = self._due = 0
+        self._modules: Mapping[str, nn.Module] = {}
+        self._worst = 0  # the number of the tensor whose gradients differ most
         self._compute: Compute | None = None
         self._report: Callable[[], None] | None = None
         self._tensors: tuple[Tensor, ...] = ()

@@ -81,6 +81,7 @@ class BatchNormMoments:
         self._batch = [moment for norm in norms for moment in (norm.batch_mean, norm.batch_var)]
         self._running = [m for norm in norms for m in (norm.running_mean, norm.running_var)]
         self._sums = [torch.zeros_like(moment) for moment in self._batch]
+        self._micro_batches = 0
         self.forget()  # a model that was made on the meta device has whatever was in its memory
         if norms:
             model.register_forward_hook(self._collect)

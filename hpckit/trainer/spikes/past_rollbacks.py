@@ -3,7 +3,6 @@ behind is not used again, also where spikes are not looked for any more."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +12,6 @@ from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import rows_of_rank_0
 from hpckit.trainer.spikes.rollback_plan import Rollback, left_behind, rollbacks, trained_on
-
-log = logging.getLogger(__name__)
 
 
 class PastRollbacks:
