@@ -29,8 +29,6 @@ ROW = np.dtype("<u8")
 NOT_TAKEN = 0
 """Takes the place of a fingerprint that this rank has not taken; it is compared with none."""
 
-KINDS = ("tensor", "buffer", "value")
-"""A parameter or a tensor of an optimizer; a buffer; a value, or a tensor of something else."""
 _SHOWN, _NAMED = 3, 10
 MOST = 100
 """The largest number of tensors that a manifest names; of the others it gives the number."""
@@ -44,9 +42,11 @@ class ReplicaGroup:
     Attributes:
         id: 16 hex digits: equal on all its ranks, and of no other group.
         place: index of this rank among them.
-        kind: one of `KINDS`.
+        kind: "tensor", a parameter or a tensor of an optimizer; "buffer"; or "value", a value or a
+            tensor of something else.
         count: number of entries.
-        names: the name of each entry's tensor or value; reported by the first rank only, like
+        names: the name of each entry's tensor or value; like `savers`, reported by the first rank
+            only.
         savers: for each entry, the index of the rank that saves it.
     """
 

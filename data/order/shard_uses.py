@@ -72,19 +72,6 @@ def shards_ahead(
         yield from zip(firsts[fresh].tolist(), shards[fresh].tolist(), strict=True)
 
 
-def next_use(order: Order, position: int, streams: Collection[int] | None = None) -> Ints:
-    """Return the first position of each shard's next use, NEVER if it has none, with shape (S,).
-
-    The shard to evict is the one with the largest value. Otherwise as `shards_ahead`.
-    """
-    found = np.full(order.counts.size, NEVER, dtype=np.int64)
-    epoch = _epoch_at(order, position)
-    for number in (epoch + 1, epoch):
-        firsts, _, shards = _uses(order, number, position, streams)
-        found[shards[::-1]] = firsts[::-1]
-    return found
-
-
 def _epoch_at(order: Order, position: int) -> int:
     return int(checked_positions(position)) // order.samples
 

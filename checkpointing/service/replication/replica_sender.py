@@ -36,8 +36,6 @@ OVERTAKEN_S = 0.1  # seconds until the next attempt
 _NOTHING = SaveProgress(None, -2)
 _NICER = 5  # added to the niceness of the service
 
-Look = Callable[[int], tuple[RankSnapshot, NDArray[np.uint8]] | None]
-
 
 class SnapshotOvertakenError(ServiceError):
     """A snapshot that was overwritten before it was sent, because its slot was needed for a newer

@@ -6,7 +6,6 @@ Their packs are removed later, by checkpointing/store/deletion/pack_sweep.py.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,8 +25,6 @@ from checkpointing.store.pins_and_labels import (
 from checkpointing.store.repair import manifest_revision
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-
-logger = logging.getLogger("checkpointing")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ reading that index, and differences are reported.
 """
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from data.errors import DataError
 from data.index.shard.shard_index import ShardIndex
 
 FOLDER = ".nv-meta"
-
-_log = logging.getLogger(__name__)
 
 
 def list_shards(folder: Path) -> list[Path] | None:
