@@ -10,7 +10,7 @@ import pytest
 from data import Loader, Packing, TokenFiles, open_dataset
 from hpckit.cli.common.exit_status import NOT_ALL
 from tests.integration.cli.data_commands import document, hpckit, refused
-from tests.unit.data.token_files import write_flat, write_megatron
+from tests.unit.data.token_files import write_arrow, write_flat, write_megatron
 
 END = 60000
 DOCUMENTS = [[*range(n), END] for n in (3, 9, 1, 14)]
@@ -49,6 +49,16 @@ def test_ls_and_verify(flat: Path) -> None:
     assert told.exit_code == NOT_ALL
     flat.write_bytes(flat.read_bytes()[:-1])
     refused("verify", flat, "--block-size", 8, says="not a multiple of the 2 bytes", exit_code=1)
+
+
+def test_a_column_of_arrow_files_is_chosen(tmp_path: Path) -> None:
+    file, chosen = write_arrow(tmp_path / "train.arrow", DOCUMENTS), ("--column", "input_ids")
+    assert document("ls", file, *chosen)["tokens"] == 31
+    assert hpckit("verify", file, *chosen).exit_code == 0
+    position = ("--position", 0, "--global-batch", 1)
+    assert len(document("where", file, *chosen, *position)["samples"]) == 1
+    assert document("pack", file, tmp_path / "out", *chosen)["samples"] == 4
+    refused("ls", file, "--column", "text", says="text")
 
 
 def test_packed_tars_hold_the_same_documents(flat: Path, tmp_path: Path) -> None:

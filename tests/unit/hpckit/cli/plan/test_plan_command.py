@@ -44,6 +44,13 @@ def test_what_fits_is_told_in_lines_of_the_terminals_width() -> None:
     assert [row[0] for row in rows[-2:]] == ["total", "recomputed"]
 
 
+def test_what_is_assumed_is_what_was_given() -> None:
+    found = json.loads(typed(*LARGE, "--mfu", "0.2", "--storage-gbps", "0.5", "--json")[1])
+    speed = found["speed"]
+    assert speed["parts_s"]["compute"] == pytest.approx(speed["roofline"]["compute"] / 0.2)
+    assert found["goodput"]["durable_s"] == pytest.approx(found["checkpoint"] / 0.5e9)
+
+
 def test_what_cannot_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
     report = tmp_path / "plan.html"
     words = [*LARGE, "parallel=ddp", "--card", "A100-40"]

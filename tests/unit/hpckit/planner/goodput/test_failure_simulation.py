@@ -231,6 +231,25 @@ def test_the_command_tells_all_tiers() -> None:
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["preempt_hours"] is None
 
 
+def test_each_option_of_the_command_is_a_number_of_the_fleet() -> None:
+    given = {
+        **{"state-gb": 7.0, "mtbf-hours": 900.0, "lost-share": 0.3, "hang-share": 0.1},
+        **{"spares": 3, "repair-hours": 2.0, "store-gbps": 11.0, "manifest": 1.0},
+        **{"manifest-read": 5.0, "host-gbps": 13.0, "network-gbps": 17.0, "detect": 6.0},
+        **{"detect-hang": 70.0, "restart": 80.0, "interval": 90.0, "stall": 0.5},
+    }
+    fields = {"detect-hang": "hang_s"}
+    seconds = {"manifest", "manifest-read", "detect", "restart", "interval", "stall"}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    shape = ["--gpus", "64", "--gpus-per-node", "4", "--days", "1", "--courses", "1", "--seed", "2"]
+    done = CliRunner().invoke(app, ["plan", "simulate", *shape, *words, "--json"])
+    body = json.loads(done.stdout)
+    assert (body["gpus"], body["gpus_per_node"]) == (64, 4)
+    for name, value in given.items():
+        field = fields.get(name, name.replace("-", "_") + ("_s" if name in seconds else ""))
+        assert body[field] == value, name
+
+
 @pytest.mark.parametrize(
     "wrong",
     [["--gpus", "0"], ["--lost-share", "0.9", "--hang-share", "0.2"], ["--shrink", "2048"]],
