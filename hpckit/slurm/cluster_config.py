@@ -1,4 +1,4 @@
-"""Parsers for the output of Slurm's commands. Pure functions."""
+"""Parsers for what Slurm says of its configuration, partitions and nodes. Pure functions."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import typer
 
 from hpckit.cli.common.default_command import DefaultCommandGroup
 from hpckit.cli.drill.campaign import campaign, judge
-from hpckit.cli.drill.single import single
+from hpckit.cli.drill.single_fault import single
 
 
 class _Single(DefaultCommandGroup):

@@ -6,8 +6,8 @@ from __future__ import annotations
 import typer
 
 from hpckit.cli.common.default_command import DefaultCommandGroup
-from hpckit.cli.evaluation.by_hand import by_hand
 from hpckit.cli.evaluation.ls import ls
+from hpckit.cli.evaluation.run import run
 
 
 class _Evaluating(DefaultCommandGroup):
@@ -20,5 +20,5 @@ app = typer.Typer(
     help="Evaluate checkpoints of runs, and list their evaluations.\n\n"
     "hpckit eval RUN@STEP is hpckit eval run RUN@STEP.",
 )
-app.command("run")(by_hand)
+app.command("run")(run)
 app.command("ls")(ls)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpckit.evaluation.evaluation_job import EvaluationRequest
 
 
-def by_hand(
+def run(
     run: Annotated[
         str,
         typer.Argument(
