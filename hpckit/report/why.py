@@ -11,6 +11,7 @@ from typing import Any
 from hpckit.events.end_reasons import INTERRUPTED, KINDS
 from hpckit.report.error_location import place
 from hpckit.report.overview import Overview
+from hpckit.report.present_problems import present_problems
 from hpckit.report.run_state import RunState
 from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_of_nodes, is_singleton
 from hpckit.slurm.squeue import SlurmJob
@@ -83,21 +84,7 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     facts += _of_refusals(it)
     if (degraded := it.progress.degraded) is not None and _is_told(it, degraded):
         facts.append(Fact("degraded", degraded))
-    if it.hang is not None:
-        facts.append(Fact("hang", it.hang))
-    if it.progress.wrong is not None:
-        facts.append(Fact("wrong rank", it.progress.wrong))
-    if it.progress.skipped_updates is not None:
-        facts.append(Fact("updates", it.progress.skipped_updates))
-    if it.progress.differing is not None:
-        facts.append(Fact("replicas differ", it.progress.differing))
-    if it.is_alive:
-        facts += [Fact("straggler", text) for text in it.progress.stragglers]
-    facts += [Fact("health", text) for text in it.progress.health_problems]
-    for bad in it.bad:
-        facts.append(Fact("bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
-    if it.problem is not None:
-        facts.append(Fact("note", it.problem))
+    facts += [Fact(name, text) for name, text in present_problems(it, now)]
     facts.append(Fact("next", _next(it)))
     return Explanation(tuple(facts), commands(it))
 

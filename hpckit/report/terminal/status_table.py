@@ -12,6 +12,7 @@ from rich.text import Text
 from hpckit.config.parallel_degrees import describe
 from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
+from hpckit.report.present_problems import present_problems
 from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
 from hpckit.report.source_progress import describe_source
@@ -111,20 +112,7 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "blocked", f"job {it.waiting_job.number} cannot start: {'; '.join(it.blocked)}"
     if p.degraded is not None and it.is_alive and p.degraded != it.no_successor:
         yield "degraded", p.degraded
-    for straggler in p.stragglers if it.is_alive else ():
-        yield "straggler", straggler
-    if it.hang is not None:
-        yield "hang", it.hang
-    if p.wrong is not None:
-        yield "wrong rank", p.wrong
-    if p.skipped_updates is not None:
-        yield "updates", p.skipped_updates
-    for found in p.health_problems:
-        yield "health", found
-    for bad in it.bad:
-        yield "bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
-    if it.problem is not None:
-        yield "note", it.problem
+    yield from present_problems(it, now)
 
 
 def _layout(it: Overview) -> str:

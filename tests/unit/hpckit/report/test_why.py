@@ -297,3 +297,18 @@ def test_a_job_that_waits_for_somebody_to_act_does_not_continue_automatically() 
     assert facts(it)["next"] == (
         "it continues from the checkpoint at step 40 when its job can start (see: to do)"
     )
+
+
+def test_status_and_why_tell_the_same_problems() -> None:
+    told = [
+        event_of(1002, "replicas_differ", {"step": 40, "summary": "model/w on rank 1"}),
+        event_of(1003, "wrong_computation", {"step": 50, "what": "rank 3 computes wrongly"}),
+    ]
+    it = overview(RunState.RUNNING, RUNS, events=[*EVENTS, *told], problem="Slurm is silent")
+    found, page = facts(it), dict(page_of(it, NOW))
+    for name, words in (
+        ("replicas differ", "at step 40: model/w on rank 1"),
+        ("wrong rank", "rank 3 computes wrongly"),
+        ("note", "Slurm is silent"),
+    ):
+        assert found[name] == page[name] == words
