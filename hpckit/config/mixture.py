@@ -68,7 +68,7 @@ def dataset_violations(spec: RunSpec) -> Iterator[str]:
     if data.pack is not None:
         yield f"data.pack: must be null with {KEY}, whose shards have to exist"
     yield from _source_violations(spec, data.mixture)
-    yield from _stage_violations(spec, data.mixture)
+    yield from _stage_violations(data.mixture)
     if is_built_in(spec):
         yield from _unit_violations(spec, data.mixture)
 
@@ -348,7 +348,7 @@ def _may_be_paused(spec: RunSpec, mixture: MixtureSpec, name: str) -> bool:
     return is_continued or any(stage.weights.get(name) for stage in mixture.stages)
 
 
-def _stage_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:
+def _stage_violations(mixture: MixtureSpec) -> Iterator[str]:
     for number, stage in enumerate(mixture.stages):
         key = f"{KEY}.stages[{number}]"
         if (stage.step is None) == (stage.tokens is None):

@@ -37,7 +37,7 @@ def describe_finding(finding: HangFinding) -> str:
     of_culprits = [part for one in groups if (part := one.among(named))]
     of_waiting = [part for one in groups if (part := one.among(waiting))]
     if finding.cause is HangCause.SLOW:
-        return _slow(of_culprits, of_waiting)
+        return _slow(of_culprits)
     if not named:
         return f"{_CAUSES[finding.cause]}: {_listed(groups)}"
     if finding.cause is HangCause.CYCLE:
@@ -178,7 +178,7 @@ def _transfer(group: StackGroup) -> str:
     )
 
 
-def _slow(culprits: Sequence[StackGroup], waiting: Sequence[StackGroup]) -> str:
+def _slow(culprits: Sequence[StackGroup]) -> str:
     text = "no rank hangs: ranks have advanced since the limit was exceeded"
     if culprits:
         text += (

@@ -142,7 +142,7 @@ class SaveWorker:
             steps = self._registry.lose(progress)
             logger.error("steps %s are lost: the node with rank 0 no longer saves", steps)
         else:
-            self._registry.later(progress, progress.poll)
+            self._registry.later(progress.poll)
 
     def _carry_out(
         self, progress: GenerationState, attempt: SaveAttempt, coordinator: SaveCoordinator
@@ -155,7 +155,7 @@ class SaveWorker:
         except LeaderMovedError as error:
             logger.info("%s", error)
             progress.epoch = None  # look up what was committed meanwhile
-            self._registry.later(progress, progress.try_now)
+            self._registry.later(progress.try_now)
             self._registry.set_state(progress, attempt.save.step, SlotState.WAITING)
         except CheckpointError as error:
             self._failed(progress, attempt, error)
@@ -175,7 +175,7 @@ class SaveWorker:
     ) -> None:
         step = attempt.save.step if attempt else self._step_of(progress)
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
-        self._registry.later(progress, progress.try_now if _is_hopeless(error) else progress.retry)
+        self._registry.later(progress.try_now if _is_hopeless(error) else progress.retry)
         if attempt is None and progress.saving is not None:
             self._registry.set_state(progress, progress.saving, SlotState.WAITING)
         if isinstance(error, RunTakenOverError):
@@ -186,7 +186,7 @@ class SaveWorker:
             elif self._abandon(attempt):
                 progress.given_up = attempt.save
             else:
-                self._registry.later(progress, progress.retry)
+                self._registry.later(progress.retry)
             state = SlotState.LOST if _is_hopeless(error) else SlotState.WAITING
             self._registry.set_state(progress, attempt.save.step, state, str(error))
         self._registry.failed(progress, step, str(error))
@@ -204,7 +204,7 @@ class SaveWorker:
         """Handle an unexpected error: the step is not tried again."""
         step = self._step_of(progress)
         self._pending.pop(progress.generation, None)
-        self._registry.later(progress, progress.retry)
+        self._registry.later(progress.retry)
         if step is not None:
             self._registry.set_state(
                 progress, step, SlotState.LOST, f"{type(error).__name__}: {error}"

@@ -723,7 +723,8 @@ class SnapshotRegistry:
                 self.set_state(progress, step, SlotState.LOST)
             return sorted(steps)
 
-    def later(self, progress: GenerationState, when: Callable[[], None]) -> None:
+    def later(self, when: Callable[[], None]) -> None:
+        """Have a generation note, under the lock, when its save is tried again."""
         with self._changed:
             when()
 

@@ -153,7 +153,7 @@ def import_(
     if not source.exists():
         raise CommandUsageError(f"{source} does not exist: nothing to import")
     with opened(place, run, create=create, may_be_new=True) as at:
-        name = _target_run(at, run)
+        name = _target_run(at)
         for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
             if info.step == step:
                 out.note(
@@ -243,7 +243,7 @@ def _only_item(items: Sequence[str]) -> str:
     return items[0]
 
 
-def _target_run(at: StoreLocation, asked: str | None) -> str:
+def _target_run(at: StoreLocation) -> str:
     run = at.run or (at.runs[0] if len(at.runs) == 1 else None)
     if run is None:
         there = f"; there are: {listing(at.runs)}" if at.runs else ""

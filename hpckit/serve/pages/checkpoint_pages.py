@@ -63,7 +63,7 @@ def checkpoints_page(
     if listing is not None:
         parts += _listing(listing, now)
     if listing is not None and listing.infos:
-        parts += _compare(frame, listing) if frame.is_served else []
+        parts += _compare(listing) if frame.is_served else []
         parts.append(tag("h2", "What a prune would remove"))
         parts += _keep_form(keep) if frame.is_served else []
         parts += _preview(preview) if preview is not None else []
@@ -101,7 +101,7 @@ def _row(info: CheckpointInfo, listing: StoreListing, now: float) -> tuple[Conte
     )
 
 
-def _compare(frame: PageFrame, listing: StoreListing) -> list[Html]:
+def _compare(listing: StoreListing) -> list[Html]:
     usable = [info for info in reversed(listing.infos) if info.state in _USABLE]
     if len(usable) < 2:
         return []
