@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from checkpointing.codec.algorithms.zstd_frames import FAST
 from checkpointing.codec.chunk_codec import encode
-from checkpointing.codec.selection.chunk_samples import SIZE, sample
 from checkpointing.codec.word_layout import Codec, WordLayout
 from checkpointing.storage.interface import Buffer
 
@@ -43,6 +44,8 @@ GAINS: Mapping[CodecChoice, float] = {
     GROUPS: 0.02,
 }
 WORTH = 5e6  # bytes that an additional second of encoding must save, on one core
+SAMPLE_BYTES = 128 << 10
+_WINDOW = 8 << 10  # bytes that are taken together, if rows are not longer
 _HALVING_BYTES = 128 << 10  # sampled bytes after which an older measurement has half its weight
 
 
@@ -158,7 +161,7 @@ class CodecChooser:
             state.left_on_base -= size
             due = state.left_on_base < 0 if with_base else state.left < 0
             if due:  # immediately, so that no other thread samples, too
-                state.left = min(size, SIZE) * len(GAINS) / self._share
+                state.left = min(size, SAMPLE_BYTES) * len(GAINS) / self._share
                 state.left_on_base = state.left if with_base else state.left_on_base
             return due
 
@@ -192,3 +195,16 @@ def _candidates(part: Buffer, layout: WordLayout, with_base: bool) -> list[Codec
     if not layout.is_float or layout.word != 2:
         left_out.add(Codec.GROUPS)  # for wider words it saves half as much, in twice the time
     return [way for way in GAINS if way.codec not in left_out and (with_base or not way.on_base)]
+
+
+def sample(raw: Buffer, layout: WordLayout) -> bytes:
+    """Returns about 128 KiB of whole rows in windows spread evenly over `raw`; all of it if it is
+    not larger than twice that, or than twice a row. The places are the same for equal lengths and
+    layouts."""
+    if len(raw) <= 2 * max(SAMPLE_BYTES, layout.row) or len(raw) % layout.row:
+        return bytes(raw)
+    window = max(_WINDOW // layout.row, 1) * layout.row
+    windows = max(SAMPLE_BYTES // window, 1)
+    stride = len(raw) // windows // layout.row * layout.row
+    spread = np.frombuffer(raw, np.uint8, windows * stride).reshape(windows, stride)
+    return spread[:, :window].tobytes()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from checkpointing.codec import CodecChoice, CodecChooser, CodecMeasurement, WordLayout, choose
-from checkpointing.codec.selection.chunk_samples import SIZE, sample
 from checkpointing.codec.selection.codec_choice import (
     DELTA,
     GROUPS,
@@ -16,7 +15,9 @@ from checkpointing.codec.selection.codec_choice import (
     RAW,
     ROWS,
     ROWS_ON_BASE,
+    SAMPLE_BYTES,
     ZSTD,
+    sample,
 )
 
 LAYOUT = WordLayout(4, True, 256)
@@ -163,11 +164,10 @@ class TestChooser:
         assert chooser.way("w", weights(1), LAYOUT) == PLANES
 
     def test_samples_fade_by_size(self) -> None:
-        first = CodecMeasurement(SIZE, SIZE, 1.0)
-        assert first.then(CodecMeasurement(SIZE, 0.5 * SIZE, 0.0)).share == pytest.approx(2 / 3)
-        assert first.then(CodecMeasurement(SIZE, 0.5 * SIZE, 0.0)).cost == pytest.approx(
-            1 / 3 / SIZE
-        )
+        first = CodecMeasurement(SAMPLE_BYTES, SAMPLE_BYTES, 1.0)
+        both = first.then(CodecMeasurement(SAMPLE_BYTES, 0.5 * SAMPLE_BYTES, 0.0))
+        assert both.share == pytest.approx(2 / 3)
+        assert both.cost == pytest.approx(1 / 3 / SAMPLE_BYTES)
         found = first
         for _ in range(1000):
             found = found.then(CodecMeasurement(4, 8, 0.0))
@@ -189,13 +189,13 @@ def _odd() -> Iterator[bytes]:
 
 class TestSample:
     def test_small_chunks_are_their_own_samples(self) -> None:
-        raw = weights(1, 2 * SIZE // 4)
+        raw = weights(1, 2 * SAMPLE_BYTES // 4)
         assert sample(raw, LAYOUT) == raw
 
     def test_whole_rows_from_all_over(self) -> None:
         row = np.arange(1 << 14, dtype="<u4").repeat(64)  # each row its own number
         rows = np.frombuffer(sample(row.tobytes(), LAYOUT), "<u4").reshape(-1, 64)
-        assert rows.nbytes == SIZE
+        assert rows.nbytes == SAMPLE_BYTES
         assert (rows == rows[:, :1]).all()
         quarters = np.bincount(rows[:, 0] // (1 << 12), minlength=4)
         assert (quarters == len(rows) // 4).all()
