@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -26,65 +25,16 @@ from hpckit.cli.data.dataset_options import (
     WindowOption,
     token_files_of,
 )
+from hpckit.cli.data.sample_rows import ListedStep, SampleRow, rows_left_out, rows_of_step
 
 if TYPE_CHECKING:
     from data.order.rank_shares import Tail, Uneven
     from data.order.skipped_ranges import SkippedRanges
-    from data.read.batches.batch_fetcher import BatchWork
-    from data.read.batches.batch_plan import Topology
     from data.read.dataset import Dataset
     from data.read.sample_stream import SampleStream
-    from data.read.sequences.packed_batches import PackPlan
-    from hpckit.cli.data.step_position import LeftOutOf, SkippedUpdate
+    from hpckit.cli.data.step_position import LeftOutOf
 
 _RIGHT = ("position", "rank", "step", "sequence", "tokens", "shard", "sample", "offset", "size")
-
-
-@dataclass(frozen=True)
-class SampleRow:
-    """A sample of a step."""
-
-    position: int
-    epoch: int
-    rank: int | None
-    shard: int
-    url: str
-    sample: int
-    """Number of the sample in its shard."""
-    offset: int
-    """Offset of its first tar header in the shard."""
-    bytes: int
-    """Bytes of the sample with all headers."""
-    key: str
-    repeat: bool
-    """Whether the sample only fills the batch."""
-    sequence: int | None = None
-    """If documents are packed, the number of the sequence on its rank. `tokens` is the range
-    of tokens that the sequence takes, [first, after the last)."""
-    tokens: tuple[int, int] | None = None
-    source: str | None = None
-    """Name of its dataset in a mixture."""
-    step: int | None = None
-    """With --skipped, the step that read it and whose update was left out; None: it is not read."""
-
-
-@dataclass(frozen=True)
-class _Begin:
-    """The beginning of a step, as the command line determines it."""
-
-    state: dict[str, Any] | None
-    position: int
-    batch: int
-    step: int | None = None
-    """Number of the step in the run, for people."""
-    later: int = 0
-    """Number of steps from the position to the step."""
-    skipped_updates: tuple[SkippedUpdate, ...] = ()
-    """The steps of the run whose update was left out."""
-    seen: int = 0
-    """Number of sequences of packed documents before the position."""
-    later_samples: int = 0
-    """Number of samples from the position to the step, if the steps differ in size."""
 
 
 @guarded
@@ -191,11 +141,11 @@ def where(
     begin = _begin(state, position, run, step, batch, left_out_of)
     stream = opened(begin.state)
     try:
-        rows = list(
-            _rows_left_out(stream, begin)
-            if skipped
-            else _rows(stream, begin, cast("Tail", tail), cast("Uneven", uneven), world or 1, rank)
-        )
+        if skipped:
+            rows = list(rows_left_out(stream, begin))
+        else:
+            policies = cast("Tail", tail), cast("Uneven", uneven)
+            rows = list(rows_of_step(stream, begin, *policies, world or 1, rank))
     except ValueError as error:
         raise CommandUsageError(str(error)) from None
     finally:
@@ -221,7 +171,7 @@ def _begin(
     step: int | None,
     batch: int | None,
     left_out_of: LeftOutOf,
-) -> _Begin:
+) -> ListedStep:
     from hpckit.cli.data.dataset_opening import position_of, read_state
     from hpckit.cli.data.step_position import find_step_position, of_ramp
 
@@ -236,7 +186,7 @@ def _begin(
                 f"the number of samples of step {found.step} is unknown: give it with "
                 "--global-batch"
             )
-        return _Begin(
+        return ListedStep(
             found.state,
             found.position,
             found.batch,
@@ -251,143 +201,13 @@ def _begin(
     if batch is None and ramp is None:
         raise CommandUsageError("--global-batch is required: the number of samples of a step")
     if loader_state is None:
-        return _Begin(None, position or 0, batch or 0, later=step or 0)
+        return ListedStep(None, position or 0, batch or 0, later=step or 0)
     if batch is None and "pack" not in loader_state:
         begin = of_ramp(loader_state, position_of(loader_state), step or 0, left_out_of)
-        return _Begin(loader_state, *begin)
+        return ListedStep(loader_state, *begin)
     at, seen = position_of(loader_state), int(loader_state.get("seen", 0))
     size = batch or int((ramp or [0])[-1])
-    return _Begin(loader_state, at, size, later=step or 0, seen=seen)
-
-
-def _rows(
-    stream: SampleStream, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
-) -> Iterator[SampleRow]:
-    """Yield the rows of each rank in turn. Raises ValueError, ShardError."""
-    if begin.state is not None and "pack" in begin.state:
-        yield from _packed(stream, begin, str(begin.state["pack"]), tail, uneven, world, rank)
-        return
-    import numpy as np
-
-    from data.order.rank_shares import position_after, share
-    from data.read.sample_stream import recurring_skips
-    from hpckit.cli.data.step_position import skipped_of
-
-    size, left_out = begin.batch, recurring_skips(stream, skipped_of(begin.state))
-    at = position_after(begin.position, begin.later, size, stream.samples, tail, left_out)
-    if begin.later_samples:
-        at = left_out.later(begin.position, begin.later_samples)
-    for each in range(world) if rank is None else (rank,):
-        found = share(at, size, each, world, stream, uneven=uneven, tail=tail, skipped=left_out)
-        order = np.argsort(found.positions, kind="stable")
-        positions, real = found.positions[order], found.mask[order]
-        places = stream.locate(positions)
-        columns = (positions, places.shards, places.samples, real)
-        for p, shard, sample, is_real in zip(*(c.tolist() for c in columns), strict=True):
-            yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
-
-
-def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
-    """Yield the samples that the loader leaves out, in their order, and then those of updates that
-    were left out. Raises ValueError, ShardError, DataError."""
-    import numpy as np
-
-    from data.order.skipped_ranges import SkippedRanges
-    from data.read.batches.batch_plan import Topology
-    from hpckit.cli.data.step_position import skipped_of
-
-    state = begin.state or {}
-    alone = Topology(1, 0, 1, "error", "straddle", None)
-    left_out = skipped_of(state).ranges
-    ranges: list[tuple[int | None, int, int]] = [(None, first, end) for first, end in left_out]
-    ranges += [(one.step, one.first, one.end) for one in begin.skipped_updates]
-    for step, first, end in ranges:
-        if "pack" in state:
-            before = SkippedRanges(each for each in left_out if each[1] <= first)
-            for work in _plan(stream, alone, str(state["pack"]), before).work(first):
-                if work.share.after > end:
-                    break
-                yield from (replace(row, step=step) for row in _documents(stream, work, None))
-            continue
-        positions = np.arange(first, end)
-        places = stream.locate(positions)
-        columns = (positions.tolist(), places.shards.tolist(), places.samples.tolist())
-        for position, shard, sample in zip(*columns, strict=True):
-            yield replace(_row(stream, position, None, shard, sample, False), step=step)
-
-
-def _packed(
-    stream: SampleStream,
-    begin: _Begin,
-    pack: str,
-    tail: Tail,
-    uneven: Uneven,
-    world: int,
-    rank: int | None,
-) -> Iterator[SampleRow]:
-    """Yield documents by sequence. Raises DataError."""
-    from data.order.batch_ramp import BatchRamp
-    from data.read.batches.batch_plan import Topology
-    from hpckit.cli.data.step_position import skipped_of
-
-    ramp = (begin.state or {}).get("batch_ramp")
-    growing = BatchRamp(*ramp) if ramp and ramp[-1] == begin.batch else None
-    topology = Topology(begin.batch, 0, world, uneven, tail, None, growing)
-    plan = _plan(stream, topology, pack, skipped_of(begin.state))
-    for each in range(world) if rank is None else (rank,):
-        of_rank = replace(plan, topology=replace(topology, rank=each))
-        work = next(islice(of_rank.work(begin.position, begin.seen), begin.later, None))
-        yield from _documents(stream, work, each if world > 1 else None)
-
-
-def _plan(stream: SampleStream, topology: Topology, pack: str, left_out: SkippedRanges) -> PackPlan:
-    """Return the plan of batches of packed documents. Raises DataError."""
-    from data.read.sequences.packed_batches import Packing, PackPlan
-
-    plan = PackPlan.of(stream, topology, Packing.of_state(pack))
-    return plan.skipping(left_out) if left_out else plan
-
-
-def _documents(stream: SampleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:
-    """Yield the documents of a batch, by sequence. Raises DataError."""
-    from data.read.sequences.packed_batches import PackedPieces
-
-    pieces = work.extra
-    assert isinstance(pieces, PackedPieces)
-    positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
-    columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
-    for sequence, row, start, length in zip(*columns, strict=True):
-        sample_row = _row(
-            stream,
-            int(positions[row]),
-            rank,
-            int(shards[row]),
-            int(samples[row]),
-            not work.share.mask[sequence],
-        )
-        yield replace(sample_row, sequence=sequence, tokens=(start, start + length))
-
-
-def _row(
-    stream: SampleStream, position: int, rank: int | None, shard: int, sample: int, repeat: bool
-) -> SampleRow:
-    number, name, own = _source(stream, position)
-    dataset = stream.datasets[number]
-    index = dataset.opened(shard).index
-    begin, end = index.span(sample)
-    return SampleRow(
-        position=position,
-        epoch=stream.epoch_of(position) if name is None else own // len(dataset),
-        rank=rank,
-        shard=shard,
-        url=dataset.manifest.urls[shard],
-        sample=sample,
-        offset=begin,
-        bytes=end - begin,
-        key=index.key(sample),
-        repeat=repeat,
-        source=name,
-    )
+    return ListedStep(loader_state, at, size, later=step or 0, seen=seen)
 
 
 def _version(stream: SampleStream, rows: list[SampleRow]) -> dict[str, Any] | None:
@@ -397,17 +217,6 @@ def _version(stream: SampleStream, rows: list[SampleRow]) -> dict[str, Any] | No
     first = min(row.position for row in rows)
     number = sum(version.begin <= first for version in stream.versions)
     return {"number": number, **stream.versions[number - 1]._asdict()}
-
-
-def _source(stream: SampleStream, position: int) -> tuple[int, str | None, int]:
-    """Return the number and the name of the dataset of a position, and the position in its own
-    stream. It has no name if it is not one of a mixture."""
-    from data.read.sample_stream import MixedStream
-
-    if not isinstance(stream, MixedStream):
-        return 0, None, position
-    numbers, own = stream.mixture.locate([position])
-    return int(numbers[0]), stream.names[int(numbers[0])], int(own[0])
 
 
 def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> None:
@@ -423,7 +232,7 @@ def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> 
 def _print(
     screen: CommandOutput,
     rows: list[SampleRow],
-    begin: _Begin,
+    begin: ListedStep,
     by_rank: bool,
     most: int,
     version: str | None,
