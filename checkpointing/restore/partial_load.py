@@ -20,7 +20,7 @@ from checkpointing.restore.node_manifest import NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.restore.store_restore import reads
 from checkpointing.staging.stager import StagingBuffers
-from checkpointing.state.item_adapters import LoadTarget
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, StateRequirements, difference
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint

@@ -25,7 +25,8 @@ from checkpointing.service.client.held_snapshots import (
 )
 from checkpointing.staging.stager import StagingBuffers
 from checkpointing.state.collector_pause import collector_paused
-from checkpointing.state.item_adapters import LoadTarget, optimizers
+from checkpointing.state.item_adapters import optimizers
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
 
 

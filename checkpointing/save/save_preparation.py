@@ -17,7 +17,8 @@ from checkpointing.errors import ServiceError
 from checkpointing.ranks.node_ranks import require_memory
 from checkpointing.save.save_plan import Planner, SavePlan
 from checkpointing.save.shipper import SnapshotShipper
-from checkpointing.state.item_adapters import LoadTarget, optimizers
+from checkpointing.state.item_adapters import optimizers
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.per_rank import Differing, compare_ranks
 from checkpointing.state.tree import Leaves
 

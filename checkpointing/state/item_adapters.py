@@ -3,7 +3,7 @@ it back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -11,11 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from checkpointing.distributed_classes import has_flat_parameters, is_dtensor
-from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.format.values.branch_kinds import RECORD, record
-from checkpointing.format.values.json_values import Json, decode
-from checkpointing.state.lazy_state import conflicts, fitted
+from checkpointing.format.values.json_values import decode
 from checkpointing.state.optimizer_state import (
     CLASS,
     GROUP,
@@ -25,19 +22,16 @@ from checkpointing.state.optimizer_state import (
     STATE,
     WAYS,
     OptimizerItem,
-    buffer_names,
     class_of,
-    cut_known,
-    parameter_names,
 )
+from checkpointing.state.parameter_names import buffer_names, parameter_names
 from checkpointing.state.per_rank import PerRank, blank, rank_and_world
-from checkpointing.state.structure_comparison import Inventory, StateRequirements
+from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import (
     Branch,
     Leaves,
     flatten,
     join,
-    unflatten,
     untie_tensors,
     update_in_place,
 )
@@ -268,24 +262,25 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
         TypeError: something in it cannot be saved; the message says where it is.
         ValueError: it cannot be determined to which module an optimizer belongs.
     """
-    items = _items(state)
+    items = items_of(state)
     if RECORD in state:
         raise TypeError(f"cannot save {RECORD!r}: hpckit reserves the name; rename it")
     leaves = Leaves()
     for name, item in items.items():
-        _flatten(item, item.to_save(), join("", name)[1:], leaves)
-    _add_record(leaves)
+        flatten_item(item, item.to_save(), join("", name)[1:], leaves)
+    add_record(leaves)
     return leaves
 
 
-def _add_record(leaves: Leaves) -> None:
+def add_record(leaves: Leaves) -> None:
     """Add the record of the kinds of branches where the names do not show them."""
     if leaves.containers:
         leaves.values |= record(leaves.containers, {*leaves.tensors, *leaves.values})
         leaves.unlike.add(RECORD)  # it differs on ranks with other parts of the state
 
 
-def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
+def flatten_item(item: Item, tree: Any, path: str, into: Leaves) -> None:
+    """Add the leaves of an entry's tree, and what is known of them by its kind."""
     mine = Leaves()
     flatten(tree, path, mine)
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
@@ -320,110 +315,8 @@ def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
     ]
 
 
-class LoadTarget:
-    """A state as the destination of a load. `expect` or `form` sets what is loaded; nothing in the
-    state changes before `finish`."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.leaves = Leaves()
-        self._items = {join("", name)[1:]: item for name, item in _items(state).items()}
-        self._trees: dict[str, Any] = {}
-        self._problems: list[str] = []
-        self._values: dict[str, Any] = {}  # values that were read
-
-    def expect(self) -> None:
-        """Expect a state like this one after at least one step of training."""
-        self._make({path: item.expected() for path, item in self._items.items()})
-
-    def form(self, inventory: Inventory) -> None:
-        """Expect the content of a checkpoint.
-
-        Raises:
-            FormatError: it has a value of a kind that this version does not know, or of a class
-                that the program has not registered.
-        """
-        trees = {path: item.to_load(inventory.below(path)) for path, item in self._items.items()}
-        for path, item in self._items.items():
-            if isinstance(item, StatefulItem | PlainItem | PerRankItem):
-                trees[path] = fitted(trees[path], path, inventory)
-        self._make(trees)
-        self._problems = [one for item in self._items.values() for one in item.problems]
-        self._problems += conflicts(self.leaves.containers, inventory)
-        self.read(inventory.values)
-
-    def read(self, values: Mapping[str, Json]) -> None:
-        """Decode the wanted values while nothing has changed yet; raises as `form`."""
-        self._values = {}
-        for name in self.leaves.values.keys() & values.keys() - {RECORD}:
-            try:
-                self._values[name] = decode(values[name])
-            except (DamagedError, FormatError) as error:
-                raise type(error)(f"{name!r}: {error}") from error
-
-    def wants(self) -> StateRequirements:
-        specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
-        covered = tuple(
-            join(path, "rank")
-            for path, item in self._items.items()
-            if isinstance(item, PerRankItem)
-        )
-        values = frozenset(self.leaves.values) - {RECORD}
-        return StateRequirements(specs, values, tuple(self._problems), covered)
-
-    def elsewhere(self) -> set[str]:
-        """Returns the names of the tensors that `choose` needs, which are not live ones."""
-        paths = tuple(
-            f"{path}/"
-            for path, item in self._items.items()
-            if isinstance(item, PerRankItem) and item.is_elsewhere
-        )
-        return {name for name in self.leaves.tensors if name.startswith(paths)} if paths else set()
-
-    def choose(self, inventory: Inventory) -> None:
-        """Let the program choose what this rank gets from the states of all ranks of another world
-        size. Called once the tensors of `elsewhere` hold the loaded bytes, and before any live
-        tensor does."""
-        values = self._found(inventory)
-        for path, item in self._items.items():
-            if isinstance(item, PerRankItem) and item.is_elsewhere:
-                item.choose(unflatten(self._trees[path], path, values))
-
-    def finish(self, inventory: Inventory) -> None:
-        """Give every entry its tree, once the wanted tensors hold the loaded bytes."""
-        values = self._found(inventory)
-        for path, item in self._items.items():
-            item.load(unflatten(self._trees[path], path, values))
-
-    def _found(self, inventory: Inventory) -> dict[str, Any]:
-        # values that the checkpoint does not have, where that is allowed, keep their content
-        unread = self.leaves.values.keys() - self._values.keys() - {RECORD}
-        found = {**self.leaves.values, **inventory.values}
-        return self._values | {name: decode(found[name]) for name in unread}
-
-    def here(self, inventory: Inventory, rename: Callable[[str], str]) -> dict[str, str]:
-        """Returns the names of the state for the names of the checkpoint that they are loaded
-        from."""
-        self.form(Inventory({}, {}))
-        exact = {rename(n): n for n in (*self.leaves.tensors, *self.leaves.values)}
-        for path, item in self._items.items():
-            if isinstance(item, OptimizerItem):
-                whole = join(path, CLASS)  # exists even without parameters
-                exact[rename(whole)] = whole
-                starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
-                for name in (*inventory.tensors, *inventory.values):
-                    start, rest = cut_known(name, starts)
-                    if start:
-                        exact[name] = starts[start] + rest
-        return exact
-
-    def _make(self, trees: dict[str, Any]) -> None:
-        self.leaves, self._trees, self._problems = Leaves(), trees, []
-        for path, tree in trees.items():
-            _flatten(self._items[path], tree, path, self.leaves)
-        _add_record(self.leaves)
-
-
-def _items(state: Mapping[str, Any]) -> dict[str, Item]:
+def items_of(state: Mapping[str, Any]) -> dict[str, Item]:
+    """Returns the adapter of each entry. Raises as `to_save`."""
     if not isinstance(state, Mapping):
         raise TypeError(
             f"a state must be a dict of names, such as {{'model': model}}, got "

@@ -21,27 +21,24 @@ Leaves, below the name of the item:
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from torch.optim import Optimizer
 
 from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
 from checkpointing.format.values.branch_kinds import unescaped
 from checkpointing.format.values.json_values import Json, decode
+from checkpointing.state.optimizer_step import parameters_of, stepped_once
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import Branch, is_branch, join
-from checkpointing.torch_internals import BatchNormBase, names_of_buffers
 
 logger = logging.getLogger("checkpointing")
 
@@ -59,47 +56,10 @@ _PROGRAM_OPTIONS = frozenset((*WAYS, "param_names"))
 because they would be saved once for each parameter."""
 _COUNT = "step"
 """The key under which torch's optimizers count steps: a scalar that is never sharded."""
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Attributes under which torch wraps a module (compile, recompute, FSDP) and that are left out of
-names."""
 _SHOWN = 4
 _EXACT = 1 << 53  # integers up to this are exact as floats
 
 Spec: TypeAlias = "tuple[tuple[int, ...], str]"  # global shape, dtype name
-
-
-def parameter_names(module: nn.Module) -> dict[Tensor, str]:
-    """Returns the full name of each parameter, the first one of a tied parameter, without the names
-    of wrappers."""
-    found: dict[Tensor, str] = {}
-    for prefix, one in _modules(module, ""):
-        for name, parameter in one._parameters.items():
-            if parameter is not None:
-                found.setdefault(parameter, f"{prefix}{name}")
-    return found
-
-
-def buffer_names(module: nn.Module) -> dict[str, bool]:
-    """Returns the full names of all buffers, without those of wrappers, and whether each replica of
-    the module computes its own from its samples: the running moments of normalisations over a
-    batch, except those that average over the ranks."""
-    return {
-        f"{prefix}{name}": isinstance(one, BatchNormBase) and not isinstance(one, nn.SyncBatchNorm)
-        for prefix, one in _modules(module, "")
-        for name in names_of_buffers(one)
-    }
-
-
-def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yields all modules, each with the prefix of its names."""
-    yield prefix, module
-    for name, child in module._modules.items():
-        if child is None:
-            continue
-        is_wrapped = name in _WRAPPERS or (
-            name == "module" and isinstance(module, DistributedDataParallel)
-        )
-        yield from _modules(child, prefix if is_wrapped else f"{prefix}{name}.")
 
 
 @dataclass
@@ -126,8 +86,8 @@ class OptimizerItem:
             TypeError: it has state under a key that is neither one of its parameters nor a string.
         """
         self._name, self._optimizer = name, optimizer
-        self._names = {p: names[p] for p in _parameters(optimizer) if p in names}
-        if len(self._names) < sum(1 for _ in _parameters(optimizer)):
+        self._names = {p: names[p] for p in parameters_of(optimizer) if p in names}
+        if len(self._names) < sum(1 for _ in parameters_of(optimizer)):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
         keys: Collection[Any] = optimizer.state.keys()
         for key in keys:
@@ -156,7 +116,7 @@ class OptimizerItem:
         self._known, self._is_known = set(self._names), True
         if self._optimizer.state:
             return self.to_save()
-        with _stepped_once(self._optimizer):
+        with stepped_once(self._optimizer):
             made, own = self._states(), copy.deepcopy(self._own())
         return Branch(self._tree(made, own))
 
@@ -376,7 +336,7 @@ class OptimizerItem:
     def _make(self) -> dict[Tensor, dict[str, Any]]:
         """Returns the state that a step would create: only the optimizer knows how a tensor is
         sharded that is smaller than its sharded parameter."""
-        with _stepped_once(self._optimizer):
+        with stepped_once(self._optimizer):
             return self._states()
 
     def _outline(self, value: Any) -> Any:
@@ -488,52 +448,6 @@ class OptimizerItem:
             group = stored.values.get(f"{GROUP}{name}")
             shown.append((key, group if is_tensor else _as_floats(stored.values.get(leaf))))
         return repr(shown)
-
-
-@contextmanager
-def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
-    """Give the optimizer, for the length of the block, the state that a step creates, by a step
-    with zero gradients and a learning rate of zero, as torch's own helpers do. Afterwards
-    everything is as before."""
-    groups = [dict(group) for group in optimizer.param_groups]
-    before: dict[Any, Any] = dict(optimizer.state)
-    is_empty = all(isinstance(state, dict) and not state for state in before.values())
-    gradients = {p: p.grad for p in _parameters(optimizer)}
-    try:
-        for parameter in gradients:
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        for group in optimizer.param_groups:
-            if "lr" in group:
-                lr = group["lr"]
-                group["lr"] = torch.zeros_like(lr) if isinstance(lr, Tensor) else 0.0
-        if is_empty:
-            _step(optimizer)
-        yield
-    finally:
-        for state in before.values() if is_empty else ():
-            state.clear()  # in case the step has filled it
-        for group, was in zip(optimizer.param_groups, groups, strict=True):
-            group.clear()
-            group.update(was)
-        optimizer.state.clear()
-        optimizer.state.update(before)
-        for parameter, gradient in gradients.items():
-            parameter.grad = gradient
-
-
-def _step(optimizer: Optimizer) -> None:
-    """Step the optimizer without its hooks and the counts of schedulers. One that needs a closure
-    creates no state."""
-    step: Any = type(optimizer).step
-    inner = getattr(step, "__wrapped__", step)
-    closure = inspect.signature(inner).parameters.get("closure")
-    if closure is None or closure.default is not inspect.Parameter.empty:
-        inner(optimizer)
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[Any]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 def _as_floats(value: Json) -> Json:

@@ -8,7 +8,8 @@ from typing import Any
 from checkpointing.errors import StructureError
 from checkpointing.format.torch_dtypes import copy_bits, dtype_name
 from checkpointing.format.values.branch_kinds import RECORD, branches_of
-from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.item_adapters import to_save
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from checkpointing.format.torch_dtypes import dtype_name
-from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.item_adapters import to_save
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
 
 

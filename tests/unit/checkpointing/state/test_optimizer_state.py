@@ -17,8 +17,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from checkpointing.errors import StructureError
 from checkpointing.format.torch_dtypes import dtype_name
-from checkpointing.state.item_adapters import LoadTarget, to_save
-from checkpointing.state.optimizer_state import parameter_names
+from checkpointing.state.item_adapters import to_save
+from checkpointing.state.load_target import LoadTarget
+from checkpointing.state.parameter_names import parameter_names
 from checkpointing.state.structure_comparison import Inventory, difference
 from tests.effort import times
 from tests.unit.checkpointing.plain import Point, Progress, same

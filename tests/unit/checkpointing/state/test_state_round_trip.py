@@ -15,7 +15,8 @@ from torch import Tensor
 
 from checkpointing.errors import CheckpointError, FormatError, StructureError
 from checkpointing.format.values.json_values import Json
-from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.item_adapters import to_save
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.per_rank import PerRank
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import children, is_branch, rebuilt
