@@ -26,6 +26,12 @@ from hpckit.events.schema import (
     StragglerEvictionResult,
     TrainingStarted,
 )
+from hpckit.supervisor.node_selection.restart_cost import (
+    NEWEST_RECORDS,
+    newest_step_s,
+    restart_cost,
+    step_records,
+)
 from hpckit.text.quantities import count, span
 
 FACTOR = 2.0
@@ -35,9 +41,6 @@ WINDOWS = 2
 RECORDS = 10
 """Number of step records after a replacement, without the first, that are compared with those
 before."""
-ASSUMED_RESTART_S = 300.0
-ASSUMED_QUEUE_S = 1800.0
-"""Seconds of a restart, and of another job in the queue, where the run has measured none."""
 
 
 class EvictionAnswer(StrEnum):
@@ -63,15 +66,6 @@ class EvictionAnswer(StrEnum):
     """The restart costs more than it saves."""
     EVICT = "evict"
     """The nodes are to be replaced."""
-
-
-@dataclass(frozen=True)
-class RestartCost:
-    """What a restart costs by the history of the run."""
-
-    seconds: float
-    source: str
-    """How it is known, as text for people."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,7 @@ class EvictionHistory:
     def __init__(self, written: Iterable[Event]) -> None:
         self._kept: list[Event] = []
         self._first: list[Event] = []  # step records of the present attempt
-        self._last: deque[Event] = deque(maxlen=2 * RECORDS)
+        self._last: deque[Event] = deque(maxlen=NEWEST_RECORDS)
         for event in written:
             self.take(event)
 
@@ -163,7 +157,7 @@ def decide_eviction(
     proof = _proof(windows, 60 * elastic.evict_evidence_minutes)
     if (flap := _flaps(events, names, elastic, now)) is not None:
         return flap
-    step_s, left = _step_s(attempt) or windows[-1].step_s, _steps_left(events)
+    step_s, left = newest_step_s(attempt) or windows[-1].step_s, _steps_left(events)
     if left is None:
         what = f"{who}: the number of steps that are left is not known"
         return EvictionDecision(EvictionAnswer.ENDLESS, what)
@@ -199,32 +193,6 @@ def decide_eviction(
     return EvictionDecision(EvictionAnswer.EVICT, what, event)
 
 
-def restart_cost(events: Sequence[Event], *, in_queue: bool) -> RestartCost:
-    """Returns the cost of a restart by those of the run so far: from the last step before to the
-    first one after, less the duration of the steps.
-
-    Args:
-        in_queue: whether another job is needed, which waits in the queue.
-    """
-    gaps = _restarts(events)
-    if gaps:
-        found = RestartCost(median(gaps), f"by {count(len(gaps), 'restart')} of this run")
-    elif (begun_s := _start_s(events)) is not None:
-        found = RestartCost(begun_s + _save_s(events), "by the start of this job and its last save")
-    else:
-        found = RestartCost(ASSUMED_RESTART_S, "assumed, as this run has measured none")
-    if not in_queue:
-        return found
-    waits = [
-        after.time - before.time
-        for before, after in _pairs(events, RunEnded, RunStarted)
-        if after.time > before.time
-    ]
-    wait_s = median(waits) if waits else ASSUMED_QUEUE_S
-    source = f"by {count(len(waits), 'earlier job')}" if waits else "assumed"
-    return RestartCost(found.seconds + wait_s, f"{found.source}, and {source} in the queue")
-
-
 def eviction_result(events: Sequence[Event]) -> StragglerEvictionResult | None:
     """Returns whether the newest replacement has paid; None if there is none to judge, or not yet.
 
@@ -235,18 +203,18 @@ def eviction_result(events: Sequence[Event]) -> StragglerEvictionResult | None:
     if evicted is None or _result_of(events, evicted) is not None:
         return None
     at = events.index(evicted)
-    before = _records(_present_attempt(events[:at]))
+    before = step_records(_present_attempt(events[:at]))
     later = events[at:]
     started = next((i for i, e in enumerate(later) if isinstance(e, TrainingStarted)), None)
     if started is None:
         return None
-    after = _records(later[started:])
+    after = step_records(later[started:])
     if not before or len(after) <= RECORDS:
         return None
     # the records until the ranks left are of the time before, too
-    before_s = median(one.step_s for one in before[-2 * RECORDS :])
+    before_s = median(one.step_s for one in before[-NEWEST_RECORDS:])
     after_s = median(one.step_s for one in after[1 : RECORDS + 1])
-    last = max((e.time for e in _records(later[:started])), default=before[-1].time)
+    last = max((e.time for e in step_records(later[:started])), default=before[-1].time)
     begun = later[started]
     assert isinstance(begun, TrainingStarted)
     restart_s = max(0.0, after[0].time - last - (after[0].step - begun.step) * after_s)
@@ -337,67 +305,8 @@ def _present_attempt(events: Sequence[Event]) -> Sequence[Event]:
     return events
 
 
-def _records(events: Iterable[Event]) -> list[StepLogged]:
-    return [event for event in events if isinstance(event, StepLogged)]
-
-
-def _step_s(attempt: Iterable[Event]) -> float | None:
-    """Returns the median seconds of the newest steps of an attempt."""
-    records = _records(attempt)[-2 * RECORDS :]
-    return median(one.step_s for one in records) if records else None
-
-
 def _steps_left(events: Sequence[Event]) -> int | None:
     steps = next((e.steps for e in reversed(events) if isinstance(e, RunStarted)), None)
     kinds = StepLogged | TrainingStarted
     reached = next((e.step for e in reversed(events) if isinstance(e, kinds)), 0)
     return None if steps is None else max(0, steps - reached)
-
-
-def _restarts(events: Sequence[Event]) -> list[float]:
-    """Returns the seconds of each restart of all workers within a job."""
-    found = []
-    last: StepLogged | None = None
-    begun: TrainingStarted | None = None  # after a restart, until its first record
-    step_s = _step_s(events) or 0.0
-    for event in events:
-        match event:
-            case RunStarted():
-                last = begun = None
-            case TrainingStarted():
-                begun = event if last is not None and not event.attempt else None
-            case StepLogged():
-                if begun is not None and last is not None:
-                    steps = max(1, event.step - begun.step)
-                    found.append(max(0.0, event.time - last.time - steps * step_s))
-                last, begun = event, None
-    return found
-
-
-def _start_s(events: Sequence[Event]) -> float | None:
-    """Returns the seconds from the start of this job to its first step."""
-    at = next(
-        (i for i in range(len(events) - 1, -1, -1) if isinstance(events[i], RunStarted)), None
-    )
-    if at is None:
-        return None
-    begun = next((e for e in events[at:] if isinstance(e, TrainingStarted)), None)
-    return None if begun is None else max(0.0, begun.time - events[at].time)
-
-
-def _save_s(events: Iterable[Event]) -> float:
-    saves = [event.seconds or 0.0 for event in events if isinstance(event, CheckpointCommitted)]
-    return float(saves[-1]) if saves else 0.0
-
-
-def _pairs(
-    events: Iterable[Event], first: type[Event], second: type[Event]
-) -> Iterable[tuple[Event, Event]]:
-    """Yields each event of the kind `first` with the next one of the kind `second`."""
-    before: Event | None = None
-    for event in events:
-        if isinstance(event, first):
-            before = event
-        elif isinstance(event, second) and before is not None:
-            yield before, event
-            before = None

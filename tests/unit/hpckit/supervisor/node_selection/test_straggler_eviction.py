@@ -21,9 +21,12 @@ from hpckit.events.schema import (
 )
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.supervisor.generation_history import GenerationHistory
-from hpckit.supervisor.node_selection.straggler_eviction import (
+from hpckit.supervisor.node_selection.restart_cost import (
     ASSUMED_QUEUE_S,
     ASSUMED_RESTART_S,
+    restart_cost,
+)
+from hpckit.supervisor.node_selection.straggler_eviction import (
     RECORDS,
     EvictionAnswer,
     EvictionDecision,
@@ -31,7 +34,6 @@ from hpckit.supervisor.node_selection.straggler_eviction import (
     NodeSupply,
     decide_eviction,
     eviction_result,
-    restart_cost,
 )
 from hpckit.supervisor.verdict import GenerationEnd, PastGeneration, judge
 from tests.unit.hpckit.specs_and_processes import make_spec
