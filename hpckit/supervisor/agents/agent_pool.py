@@ -1,4 +1,4 @@
-"""The supervisor's handles on the agents of a submission."""
+"""The agents of a submission, as the supervisor starts, asks and ends them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import logging
 import select
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from hpckit.agent.agent import GenerationStart
-from hpckit.agent.exit_report import ExitReport, NodeExit, load_report
-from hpckit.agent.message_channel import Channel, HeartbeatThread, Message
-from hpckit.agent.node_health.health_rules import clock_problem, skew_s
+from hpckit.agent.exit_report import ExitReport, NodeExit
+from hpckit.agent.message_channel import HeartbeatThread, Message
 from hpckit.config.spec import HealthSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import AgentStarted
 from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.supervisor.agents.agent_handle import AgentHandle
 from hpckit.system.child_processes import Process, has_ended_child, kill_all
 
 log = logging.getLogger(__name__)
@@ -29,93 +28,6 @@ RESTART_S, MOST_RESTART_S = 10.0, 300.0
 delay doubles with each try."""
 _GOOD_EXITS = (NodeExit.DONE, NodeExit.LEFT)
 _T = TypeVar("_T")
-
-
-class AgentHandle:
-    """The agent of one node, with its process, its message channel and what it has reported."""
-
-    def __init__(self, node: int, process: Process, health: HealthSpec | None) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.node, self.process = node, process
-        self._health = health
-        self._check_requested_s = time.time()  # of the last request to check its node
-        self._started_s, self.has_said_hello = time.monotonic(), False
-        self.problems: list[str] = []  # reasons to leave its node out
-        self.is_checking = False  # it is checking its node again and will say hello after that
-        self.was_replaced = False  # it was killed, and another agent has replaced it
-        self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
-        self.hello: Message | None = None
-        self.report: ExitReport | None = None  # of the present generation
-        self.signals: list[str] = []  # received by the agent and not read yet
-        self.hangs: list[tuple[int, float]] = []  # attempt and silence of hangs, not read yet
-        self.examined: list[list[Any]] = []  # snapshots of its ranks, not read yet
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the agent has said hello and is not lost."""
-        return self.hello is not None and not self.is_lost()
-
-    def is_lost(self) -> bool:
-        """Returns whether the agent's process is known to have ended, or the agent fell silent for
-        too long after its hello."""
-        channel = self.channel
-        is_silent = channel.has_ended if self.hello is None else channel.is_over
-        return is_silent or self.process.returncode is not None
-
-    def is_absent(self, within_s: float) -> bool:
-        """Returns whether the agent has never said hello, and has ended or has had `within_s`
-        seconds to do so."""
-        is_late = time.monotonic() - self._started_s >= within_s
-        return not self.has_said_hello and (is_late or self.is_lost())
-
-    def read_messages(self, generation: int, *, is_readable: bool) -> None:
-        """Reads what the agent reports of this generation; `is_readable` as in `Channel`."""
-        for message in self.channel.receive(is_readable=is_readable):
-            match message.get("kind"):
-                case "agent_killed":
-                    self._mark_killed()
-                case "hello":
-                    if self.hello is not None and self.hello["pid"] != message["pid"]:
-                        self._mark_killed()
-                    self.hello, self.is_checking, self.has_said_hello = message, False, True
-                    self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
-                case "signal":
-                    self.signals.append(str(message["name"]))
-                case "hang" if message["generation"] == generation:
-                    self.hangs.append((int(message["attempt"]), float(message["silent_s"])))
-                case "examined" if message["generation"] == generation:
-                    self.examined.append(list(message["ranks"]))
-                case "ended" if message["generation"] == generation:
-                    self.report = load_report(message["report"])
-
-    def _mark_killed(self) -> None:
-        """Records that the agent was killed, which ended everything that it had started."""
-        self.was_replaced, self.is_checking, self.hello = True, False, None
-
-    def check_again(self) -> None:
-        """Asks the agent to check its node again and to say hello after that."""
-        if self.hello is not None:
-            self.is_checking, self._check_requested_s = True, time.time()
-            self.channel.send({"kind": "look"})
-
-    def _clock_problems(self, hello: Message) -> list[str]:
-        """Returns the problem of the node's clock, if it has one. The agent wrote the time of its
-        hello between the request and now, however long that took."""
-        if self._health is None or "time" not in hello:
-            return []
-        skew = skew_s(float(hello["time"]), self._check_requested_s, time.time())
-        problem = clock_problem(skew, self._health)
-        return [problem] if problem else []
-
-    def close(self) -> None:
-        """Kills the agent and closes its pipes."""
-        kill_all([self.process])
-        self.channel.close()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
 
 
 class NodeRetry:
