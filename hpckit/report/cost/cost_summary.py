@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.config.spec import RunSpec
@@ -38,6 +38,15 @@ class Prices:
 
     node: float | None = None
     gpu: float | None = None
+
+
+@dataclass(frozen=True)
+class CostRates:
+    """What is needed to say what a run has cost, beside its records."""
+
+    prices: Prices = Prices()
+    joules: Mapping[str, float] = field(default_factory=dict)
+    """Energy by job, of those for which it is known."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,8 @@ def read_cost(run: RunDir, prices: Prices, now: float | None = None) -> RunCost:
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
     history = build_history(events, alive=is_alive)
     evaluations = read_evaluations(run, events)
-    return cost_of(
-        run.name, history, events, spec, until, prices, known_joules(jobs), evaluations, time.time()
-    )
+    rates = CostRates(prices, known_joules(jobs))
+    return cost_of(run.name, history, events, spec, until, rates, evaluations, time.time())
 
 
 def cost_of(
@@ -106,8 +114,7 @@ def cost_of(
     events: Sequence[Event],
     spec: RunSpec | None,
     until: float,
-    prices: Prices | None = None,
-    joules: Mapping[str, float] | None = None,
+    rates: CostRates | None = None,
     evaluations: Sequence[EvaluationRecord] = (),
     now: float | None = None,
 ) -> RunCost:
@@ -116,8 +123,7 @@ def cost_of(
     Args:
         spec: its newest spec; None: of another version.
         until: up to when a supervisor that has not ended counts, in seconds since the epoch.
-        prices: prices of an hour, if they are known.
-        joules: energy by job, of those for which it is known.
+        rates: prices and energy, where they are known.
         evaluations: those of its checkpoints.
         now: up to when an evaluation that runs counts, in seconds since the epoch; None: `until`.
     """
@@ -139,18 +145,18 @@ def cost_of(
         if gpu_hours is not None and spec is not None:
             gpu_hours += evaluated * spec.eval.nproc_per_node
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
-    joules = joules or {}
-    is_measured = jobs and jobs <= joules.keys()
+    rates = rates or CostRates()
+    is_measured = jobs and jobs <= rates.joules.keys()
     return RunCost(
         names=(name,),
         node_hours=dict(sorted(hours.items(), key=lambda item: -item[1])),
         gpu_hours=gpu_hours,
         queued_hours=queued_s / _HOUR_S,
-        energy_kwh=sum(joules[job] for job in jobs) / _KWH_J if is_measured else None,
+        energy_kwh=sum(rates.joules[job] for job in jobs) / _KWH_J if is_measured else None,
         ettr=None
         if UNREPORTED in hours
         else ettr(measured.seconds, sum(one.seconds for one in held) + queued_s),
-        money=_money(total, gpu_hours, prices or Prices()),
+        money=_money(total, gpu_hours, rates.prices),
     )
 
 

@@ -10,11 +10,11 @@ from checkpointing import CheckpointError, CheckpointInfo
 from checkpointing.events import CheckpointCommitted
 from hpckit.events.event_validation import ValidatedEvents, read_valid_events
 from hpckit.events.schema import Event, RunStarted
-from hpckit.report.cost.cost_summary import Prices
+from hpckit.report.cost.cost_summary import CostRates, Prices
 from hpckit.report.cost.energy import known_joules
 from hpckit.report.history import build_history
 from hpckit.report.overview import Overview, Queue, look
-from hpckit.report.page.page_content import CostRates, PageContent, RecordDamage, build_content
+from hpckit.report.page.page_content import PageContent, RecordDamage, build_content
 from hpckit.report.page.run_family import read_family
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.report.why import RetryBudget

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from checkpointing import CheckpointInfo
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
@@ -27,7 +27,7 @@ from hpckit.events.schema import (
     UpdateSkipped,
     WrongComputation,
 )
-from hpckit.report.cost.cost_summary import Prices, RunCost, cost_of
+from hpckit.report.cost.cost_summary import CostRates, RunCost, cost_of
 from hpckit.report.evaluation.evaluation_lines import metric_curves
 from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
@@ -115,15 +115,6 @@ class RecordDamage:
 
 
 @dataclass(frozen=True)
-class CostRates:
-    """What is needed to say what a run has cost, beside its records."""
-
-    prices: Prices = field(default_factory=Prices)
-    joules: Mapping[str, float] = field(default_factory=dict)
-    """Energy by job, of those for which it is known."""
-
-
-@dataclass(frozen=True)
 class PageContent:
     """All the content of a page about one run."""
 
@@ -173,7 +164,6 @@ def build_content(
         family: the runs that it was forked from, and its forks.
         rates: what an hour costs, and the measured energy.
     """
-    rates = rates or CostRates()
     is_alive = overview.owner is not None
     history = build_history(events, alive=is_alive)
     until = now if is_alive else history.finished
@@ -191,8 +181,7 @@ def build_content(
             events,
             overview.spec,
             until,
-            rates.prices,
-            rates.joules,
+            rates,
             overview.evaluations,
             now,
         ),

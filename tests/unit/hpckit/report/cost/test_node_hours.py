@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.events.schema import Event, event_of
-from hpckit.report.cost.cost_summary import Prices, RunCost, cost_of, sum_of
+from hpckit.report.cost.cost_summary import CostRates, Prices, RunCost, cost_of, sum_of
 from hpckit.report.cost.energy import parse_energy
 from hpckit.report.cost.node_hours import (
     UNREPORTED,
@@ -243,7 +243,7 @@ def test_money_and_energy_are_of_all_nodes() -> None:
     it = preempted_run()
     spec = make_spec({"cluster.device": "cuda", "launch.nproc_per_node": 8})
     history, joules = build_history(it.events), {"1": 3.6e6, "2": 7.2e6}
-    cost = cost_of("t", history, it.events, spec, it.now, Prices(gpu=2.0), joules)
+    cost = cost_of("t", history, it.events, spec, it.now, CostRates(Prices(gpu=2.0), joules))
     hours = 3 * 255 / 3600
     assert cost.total_hours == pytest.approx(hours)
     assert cost.gpu_hours == pytest.approx(8 * hours)
@@ -251,7 +251,7 @@ def test_money_and_energy_are_of_all_nodes() -> None:
     assert cost.energy_kwh == pytest.approx(3.0)
     assert cost.queued_hours == pytest.approx(500 / 3600)
     assert cost.ettr == pytest.approx(60 / 755)
-    other = cost_of("u", history, it.events, spec, it.now, Prices(node=3.0), {"1": 1.0})
+    other = cost_of("u", history, it.events, spec, it.now, CostRates(Prices(node=3.0), {"1": 1.0}))
     assert other.energy_kwh is None, "it is not known of all jobs"
     whole = sum_of([cost, other])
     assert whole.names == ("t", "u")
@@ -263,7 +263,7 @@ def test_a_run_without_gpus_has_no_price_of_a_gpu() -> None:
     events = preempted_run().events
     for device in ("cpu", "auto"):
         spec = make_spec({"cluster.device": device})
-        cost = cost_of("t", build_history(events), events, spec, 0.0, Prices(gpu=2.0), {})
+        cost = cost_of("t", build_history(events), events, spec, 0.0, CostRates(Prices(gpu=2.0)))
         assert (cost.gpu_hours, cost.money) == (None, None)
     assert isinstance(cost, RunCost)
 
