@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from checkpointing import Checkpoint, Checkpointer, Store
 from checkpointing.format.tiles import Box
 from checkpointing.layout.dtensor_placement import local_shard
-from checkpointing.staging.stager import local
+from checkpointing.staging.staging_buffers import local
 from checkpointing.storage.posix.posix_storage import PosixStorage
 
 SHAPES: Mapping[str, tuple[int, ...]] = {

@@ -19,7 +19,7 @@ from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.node_manifest import NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.restore.store_restore import reads
-from checkpointing.staging.stager import StagingBuffers
+from checkpointing.staging.staging_buffers import StagingBuffers
 from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, StateRequirements, difference
 from checkpointing.store.catalog import committed

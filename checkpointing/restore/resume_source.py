@@ -23,7 +23,7 @@ from checkpointing.service.client.held_snapshots import (
     ServiceMemory,
     SnapshotMetadata,
 )
-from checkpointing.staging.stager import StagingBuffers
+from checkpointing.staging.staging_buffers import StagingBuffers
 from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import optimizers
 from checkpointing.state.load_target import LoadTarget

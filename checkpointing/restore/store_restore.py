@@ -20,7 +20,7 @@ from checkpointing.layout.global_plan import GlobalPlan, ReadGroup
 from checkpointing.layout.tensor_layout import Structure
 from checkpointing.restore.node_manifest import ManifestReading, NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
-from checkpointing.staging.stager import StagingBuffers, local
+from checkpointing.staging.staging_buffers import StagingBuffers, local
 from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
 from checkpointing.store.catalog import Catalog, read_catalog, suspected

@@ -20,7 +20,7 @@ from checkpointing.service.protocol.messages import dump_snapshot
 from checkpointing.service.snapshots import Generation, RankSnapshot, grids
 from checkpointing.staging.bucket_stager import BucketStager
 from checkpointing.staging.buckets import Bucket
-from checkpointing.staging.stager import take_fingerprints
+from checkpointing.staging.replica_fingerprints import take_fingerprints
 from checkpointing.state.tree import Leaves
 
 logger = logging.getLogger("checkpointing")

@@ -23,8 +23,9 @@ from checkpointing.layout.tensor_layout import ShardPart, Structure
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.replica_check import ReplicaCheck, groups, of_values
 from checkpointing.service.snapshots import SlotBox, SnapshotLayout
+from checkpointing.staging.replica_fingerprints import ComparedCells
 from checkpointing.staging.slot_layout import PAGE, layout, round_up
-from checkpointing.staging.stager import ComparedCells, StagePiece
+from checkpointing.staging.stager import StagePiece
 from checkpointing.staging.tensor_copy import cells_of
 from checkpointing.state.tree import Leaves
 from checkpointing.torch_internals import held_tensor

@@ -19,7 +19,8 @@ from checkpointing.save.save_plan import SavePlan
 from checkpointing.save.shipper import SaveRequest, SnapshotShipper
 from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.staging.overlapped_copy import Overlap
-from checkpointing.staging.stager import Stager, take_fingerprints
+from checkpointing.staging.replica_fingerprints import take_fingerprints
+from checkpointing.staging.stager import Stager
 from checkpointing.state.tree import Leaves
 
 logger = logging.getLogger("checkpointing")

@@ -3,38 +3,36 @@ save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from checkpointing.distributed_classes import is_dtensor
 from checkpointing.errors import StageError
-from checkpointing.format.replica_differences import NOT_TAKEN
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.staging import host_memory
 from checkpointing.staging.arena import Arena
-from checkpointing.staging.fingerprints import TensorSample, fingerprint
+from checkpointing.staging.fingerprints import TensorSample
 from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.pinned_memory import DeviceCopy
+from checkpointing.staging.replica_fingerprints import (
+    SMALL_BYTES,
+    ComparedCells,
+    ReplicaFingerprints,
+)
 from checkpointing.staging.slot_layout import (
-    LINE,
     PAGE,
     SlotEntry,
     StagedSnapshot,
     layout,
-    round_up,
 )
 from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, pick
-from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quickly, copy_quietly, place_for
-from checkpointing.torch_internals import dtensor_like
+from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, place_for
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
 _LARGEST_STRIDE = 33
@@ -44,11 +42,8 @@ and for more bytes well below a tenth of the time of a plain copy."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
-_SMALL, _MOST_SMALL = 64 << 10, 64 << 20
-"""Tensors below the first size are copied before `save` returns, up to the second size in total
-(bytes)."""
-# as STRIDE, for tensors that are not copied but only compared with other ranks' replicas
-_COMPARED_STRIDE = 65
+_MOST_SMALL = 64 << 20
+"""Bytes of small tensors that are copied before `save` returns."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +63,6 @@ class StagePiece:
     box: Box | None = None
     shape: Shape | None = None
     offsets: Shape | None = None
-
-
-@dataclass(frozen=True)
-class ComparedCells:
-    """Cells that other ranks also hold, of which a fingerprint is taken.
-
-    Attributes:
-        tensor: the live tensor that the cells are part of.
-        is_early: they may change as soon as `save` returns.
-    """
-
-    name: str
-    tensor: Tensor
-    cells: Sequence[Tensor]
-    is_early: bool
 
 
 def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
@@ -333,120 +313,9 @@ class Stager:
             memory.close()
 
 
-class ReplicaFingerprints:
-    """Takes the fingerprints of the cells that are compared with other ranks' replicas, in their
-    order."""
-
-    def __init__(self, compared: Sequence[ComparedCells], phase: int = 0) -> None:
-        """Take the fingerprints of the cells that may change as soon as `save` returns."""
-        self._found = [fingerprint(one.cells) if one.is_early else NOT_TAKEN for one in compared]
-        late = [number for number, one in enumerate(compared) if not one.is_early]
-        self._late = {number: compared[number].cells for number in late}
-        self._versions = Versions(
-            (str(number), compared[number].tensor)
-            for number in late
-            if is_counted(compared[number].tensor)
-        )
-        flat = [
-            (number, one)
-            for number in late
-            for one in compared[number].cells
-            if one.is_cpu and one.is_contiguous() and one.nbytes > _SMALL
-        ]
-        self._owners, self._sampled = [number for number, _ in flat], [one for _, one in flat]
-        self._sample = TensorSample(self._sampled, _COMPARED_STRIDE, phase)
-
-    def take(self) -> list[int]:
-        """Take the other fingerprints and return all; `NOT_TAKEN` for cells that were written to
-        since."""
-        for number, held in self._late.items():
-            self._found[number] = fingerprint(held)
-        changed = {self._owners[i] for i in self._sample.changed(self._sampled)}
-        for number in changed | set(map(int, self._versions.changed())):
-            self._found[number] = NOT_TAKEN
-        return self._found
-
-
-class StagingBuffers:
-    """One set of buffers for reads; the caller must make sure that nothing reads them before they
-    are filled again."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # the rest of the lent memory
-
-    def lend(self, memory: NDArray[np.uint8]) -> None:
-        """Allocate buffers from this memory as far as it goes, until `release`."""
-        self._lent = memory
-
-    def buffers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns CPU tensors like `tensors` (DTensors keep mesh and placements), content
-        undefined."""
-        mine = {name: local(tensor) for name, tensor in tensors.items()}
-        found = {n: buffer for n, t in mine.items() if (buffer := self._present(n, t)) is not None}
-        missing = {name: tensor for name, tensor in mine.items() if name not in found}
-        found |= _together({n: t for n, t in missing.items() if not t.is_cuda})
-        for name in missing.keys() - found.keys():
-            like = missing[name]
-            found[name] = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
-        self._buffers = {name: found[name] for name in mine}
-        return {
-            n: dtensor_like(t, found[n]) if is_dtensor(t) else found[n] for n, t in tensors.items()
-        }
-
-    def copy_back(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the content of the buffers into the live `tensors` of the same names."""
-        targets = [cells_of(tensor) for tensor in tensors.values()]
-        copy_quickly(targets, [cells_of(self._buffers[name]) for name in tensors])
-
-    def release(self) -> None:
-        """Release the buffers and the lent memory."""
-        self._buffers, self._lent = {}, np.empty(0, np.uint8)
-
-    @property
-    def bytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers.values())
-
-    def _present(self, name: str, like: Tensor) -> Tensor | None:
-        """Returns the buffer of this name, or a part of the lent memory; None if neither is as
-        `like`."""
-        held = self._buffers.get(name)
-        if held is not None and held.shape == like.shape and held.dtype == like.dtype:
-            return held
-        size = round_up(like.nbytes, LINE)
-        if not 0 < size <= self._lent.size:
-            return None
-        mine, self._lent = self._lent[: like.nbytes], self._lent[size:]
-        return torch.from_numpy(mine).view(like.dtype).view(like.shape)
-
-
-def _together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns new CPU tensors like these, in one region of memory.
-
-    numpy asks for huge pages for a large one, and torch does not. Memory of that kind is filled in
-    a third of the time.
-    """
-    sizes = [tensor.nbytes for tensor in tensors.values()]
-    offsets, total = layout(sizes)
-    memory = np.empty(total + PAGE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % PAGE
-    region = torch.from_numpy(memory[start : start + total])
-    ends = [*offsets[1:], total]
-    parts = torch.split(region, [end - at for at, end in zip(offsets, ends, strict=False)])
-    return {
-        name: part[:size].view(like.dtype).view(like.shape)
-        for (name, like), part, size in zip(tensors.items(), parts, sizes, strict=True)
-    }
-
-
 def stride_for(nbytes: int) -> int:
     """Returns the stride of the sample for so many bytes, copied while training continues."""
     return next((stride for most, stride in _STRIDES.items() if nbytes <= most), _LARGEST_STRIDE)
-
-
-def take_fingerprints(compared: Sequence[ComparedCells]) -> list[int]:
-    """Returns the fingerprints of the cells, in their order, computed before it returns."""
-    return [fingerprint(one.cells) for one in compared]
 
 
 def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bool]:
@@ -455,7 +324,7 @@ def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bo
     layout differs from their copy's."""
     found, left = [], _MOST_SMALL
     for piece, source in zip(pieces, sources, strict=True):
-        is_small = source.is_cpu and source.nbytes < _SMALL and source.nbytes <= left
+        is_small = source.is_cpu and source.nbytes < SMALL_BYTES and source.nbytes <= left
         left -= source.nbytes if is_small else 0
         has_order = source.is_cuda or (source.is_cpu and source.is_contiguous())
         lazy = source.is_conj() or source.is_neg()
@@ -467,11 +336,3 @@ def _torn(sample: TensorSample, targets: Sequence[Tensor], names: Sequence[str])
     """Returns the names of the tensors whose copy differs from what they were when `sample` was
     taken."""
     return [names[i] for i in sample.changed(targets)]
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Returns this rank's part of a DTensor; any other tensor itself."""
-    if not is_dtensor(tensor):
-        return tensor.detach()
-    with torch.no_grad():
-        return tensor.to_local()

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from checkpointing import Checkpointer
-from checkpointing.staging.stager import local
+from checkpointing.staging.staging_buffers import local
 from tests.effort import some
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import assert_same, meet, run_worlds, seeded, whole

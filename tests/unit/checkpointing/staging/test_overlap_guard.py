@@ -18,6 +18,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from checkpointing.errors import StageError
 from checkpointing.staging import overlapped_copy as overlap_module
+from checkpointing.staging import replica_fingerprints
 from checkpointing.staging import stager as staging_module
 from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
 from checkpointing.staging.overlapped_copy import Overlap
@@ -32,7 +33,8 @@ PATIENCE_S = 30.0  # before a test that hangs fails
 @pytest.fixture(autouse=True)
 def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what these tests copy is not copied at once."""
-    monkeypatch.setattr(staging_module, "_SMALL", 0)
+    for module in (staging_module, replica_fingerprints):
+        monkeypatch.setattr(module, "SMALL_BYTES", 0)
 
 
 class SlowCopy:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from checkpointing.format.torch_dtypes import as_bytes
-from checkpointing.staging.stager import StagingBuffers
+from checkpointing.staging.staging_buffers import StagingBuffers
 from tests.unit.checkpointing.staging.test_stager import KNOWN, random_bits
 
 MIB = 1 << 20
