@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.order.keyed_permutation import Ints, Words, check_seed, derive, permute, root_key
+from data.order.keyed_permutation import Ints, check_seed
+from data.order.mixture_blocks import MIX, MIX_ORDERS, PARTS, BlockShuffle, Numbers, apportion
 from data.order.sample_order import (
     MAX_POSITION,
     EpochLookup,
@@ -25,17 +26,17 @@ from data.order.sample_order import (
     fill,
     whole_number,
 )
+from data.order.virtual_streams import located_jointly
 
-MIX = "mix-1"
-"""Frozen: a change of any value of `Mixture.locate` needs a new name."""
-PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
-_MIX = 2  # purpose of keys
 _BLOCK = 2**17  # positions that are located at a time; not fewer than a loader looks for
-_MOST_SLOTS = 2**21  # slots of blocks that are kept, of 9 bytes or more
-_SLOTS = 2**15  # slots of blocks that are shuffled at a time, so that they stay in a core's cache
+_MOST_SLOTS = 2**21  # slots of blocks that are kept, of 5 bytes or more, and 2 for their places
+_SLOTS = 2**15  # slots of blocks that are sorted at a time, so that they stay in a core's cache
+_MOST_PLACES = 2**16  # of streams, so that 16 bits are sorted
+_MOST_COPIED = 4  # pieces of epochs, for each position that is looked for in several of them
 
 
 Weight: TypeAlias = float | Fraction
+_Places: TypeAlias = npt.NDArray[np.uint16]
 
 
 class MixtureSegment(NamedTuple):
@@ -45,17 +46,31 @@ class MixtureSegment(NamedTuple):
     parts: tuple[int, ...]
 
 
-_Numbers: TypeAlias = npt.NDArray[np.integer]  # of datasets, of the narrowest type: sorted sooner
-
-
 class _LocatedRange(NamedTuple):
-    """The dataset and the own position of each position from `begin` up to `end`, which is not
-    beyond the end of the segment; the arrays may be longer."""
+    """The positions from `begin` up to `end`, which is not beyond the end of the segment, in runs
+    of `run` slots; the arrays may be longer."""
 
     begin: int
     end: int
-    datasets: _Numbers
-    own: Ints
+    run: int
+    datasets: Numbers
+    """The dataset of each slot."""
+    ranks: npt.NDArray[np.int32]
+    """The place of each slot among those of its run, sorted by dataset, then by position."""
+    first: Ints
+    """The own position with which each dataset begins in each run, with shape (runs, D)."""
+    counts: Ints
+    """The slots of each dataset in each run, with shape (runs, D)."""
+    shifts: Ints
+    """What own positions are more than ranks, with shape (runs, D)."""
+
+    def located(self, positions: Ints) -> tuple[Ints, Ints]:
+        """Return dataset and own position of positions within."""
+        at = positions - self.begin
+        datasets, ranks = self.datasets[at].astype(np.int64), self.ranks[at]
+        if len(self.shifts) == 1:
+            return datasets, self.shifts[0][datasets] + ranks
+        return datasets, self.shifts[at // self.run, datasets] + ranks
 
 
 def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
@@ -96,25 +111,35 @@ class Mixture:
     """The mixing of datasets over one or more segments of the stream, the first from position 0.
 
     A later segment may name more datasets than an earlier one; a weight of 0 pauses a dataset.
-    State and memory are O(segments), a position costs O(block). Raises ValueError for segments out
-    of order, or a weight below 1 / block.
+    State and memory are O(segments), a position costs O(block). `order` is one of `MIX_ORDERS`:
+    that of a state, or the newest. Raises ValueError for segments out of order, or a weight below
+    1 / block.
     """
 
     samples = MAX_POSITION
     """A mixture has no epochs of its own: for placement, one that never ends."""
 
     def __init__(
-        self, segments: Sequence[MixtureSegment], *, seed: int = 0, block: int = 1024
+        self,
+        segments: Sequence[MixtureSegment],
+        *,
+        seed: int = 0,
+        block: int = 1024,
+        order: str = MIX,
     ) -> None:
         seed, block = whole_number("seed", seed), whole_number("block", block)
         check_seed(seed)
+        if order not in MIX_ORDERS:
+            raise ValueError(f"the order of a mixture must be one of {MIX_ORDERS}, got {order!r}")
         self.segments = tuple(segments)
         self.seed = seed
         self.block = block
+        self.order = order
         _check_segments(self.segments, block)
         self.datasets = max(len(part.parts) for part in self.segments)
         self.segments = tuple(_widened(part, self.datasets) for part in self.segments)
-        self._kept = _LocatedRange(0, 0, *(np.empty(0, dtype=np.int64),) * 2)
+        self._shuffle = BlockShuffle(order, seed=seed, block=block, datasets=self.datasets)
+        self._kept: _LocatedRange | None = None
         """The newest range: a rank looks for its positions among those of all ranks, and then for
         its own ones. Threads replace it as a whole."""
         self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
@@ -128,7 +153,12 @@ class Mixture:
     def then(self, position: int, weights: Sequence[Weight]) -> "Mixture":
         """Return the same mixture up to `position`, and mixed by `weights` from there on."""
         kept = [part for part in self.segments if part.position < position]
-        return Mixture([*kept, segment(position, weights)], seed=self.seed, block=self.block)
+        return self.of_segments([*kept, segment(position, weights)])
+
+    def of_segments(self, segments: Sequence[MixtureSegment]) -> "Mixture":
+        """Return the mixture over other segments by the same options. Raises ValueError as the
+        class."""
+        return Mixture(segments, seed=self.seed, block=self.block, order=self.order)
 
     def in_force(self, position: int) -> MixtureSegment:
         """Return the segment that `position` is in."""
@@ -162,27 +192,34 @@ class Mixture:
         at = int(checked_positions(position))
         return self._consumed(int(np.searchsorted(self._begins, at, side="right")) - 1, at)
 
+    def range_of(self, positions: Ints) -> _LocatedRange | None:
+        """Return a range that has all of these positions, with shape (n,); None if they are in
+        different segments, or far from each other. The newest range is kept."""
+        low, high = int(positions.min()), int(positions.max())
+        kept = self._kept
+        if kept is not None and kept.begin <= low <= high < kept.end:
+            return kept
+        found = self._range(low, high, positions.size)
+        if found is not None:
+            self._kept = found
+        return found
+
     def _consumed(self, number: int, position: int) -> Ints:
         blocks, inside = divmod(position - int(self._begins[number]), self.block)
-        before = _apportion(np.array([blocks * self.block]), self._parts[number])[0]
+        before = apportion(np.array([blocks * self.block]), self._parts[number])[0]
         begin, kept = position - inside, self._kept
-        if kept.begin <= begin <= position <= kept.end:
+        if kept is not None and kept.begin <= begin <= position <= kept.end:
             datasets = kept.datasets[begin - kept.begin : position - kept.begin]
-        else:
+        elif inside:
             datasets = self._tables(np.array([number]), np.array([blocks]))[0][0, :inside]
+        else:
+            datasets = np.empty(0, dtype=np.int64)
         within = np.bincount(datasets, minlength=self.datasets)
         return np.asarray(self._bases[number] + before + within, dtype=np.int64)
 
-    def _locate(self, positions: Ints) -> tuple[_Numbers, Ints]:
-        low, high = int(positions.min()), int(positions.max())
-        kept = self._kept
-        if not kept.begin <= low <= high < kept.end:
-            found = self._range(low, high, positions.size)
-            if found is None:
-                return self._locate_apart(positions)
-            kept = self._kept = found
-        at = positions - kept.begin
-        return kept.datasets[at], kept.own[at]
+    def _locate(self, positions: Ints) -> tuple[Ints, Ints]:
+        found = self.range_of(positions)
+        return self._locate_apart(positions) if found is None else found.located(positions)
 
     def _range(self, low: int, high: int, count: int) -> _LocatedRange | None:
         """Return the blocks from position `low` to `high`; None if they are of several segments,
@@ -194,56 +231,65 @@ class Mixture:
         first, last = (low - begin) // self.block, (high - begin) // self.block
         if high >= end or last - first >= min(count, max(1, _MOST_SLOTS // self.block)):
             return None
-        most = max(1, _SLOTS // self.block)
-        parts = []
-        for at in range(first, last + 1, most):
-            blocks = np.arange(at, min(at + most, last + 1))
-            parts.append(self._tables(np.full_like(blocks, number), blocks))
-        datasets, own = (np.concatenate(column).ravel() for column in zip(*parts, strict=True))
-        first, end = begin + first * self.block, min(end, begin + (last + 1) * self.block)
-        return _LocatedRange(first, end, datasets, own)
+        blocks = np.arange(first, last + 1)
+        each = max(1, _SLOTS // self.block)
+        totals = apportion(np.append(blocks, last + 1) * self.block, self._parts[number])
+        of_blocks = np.diff(totals, axis=0)
+        begins = np.full_like(blocks, begin)
+        datasets, ranks = [], []
+        for at in range(0, blocks.size, each):
+            run = slice(at, at + each)
+            datasets.append(self._shuffle.datasets(begins[run], blocks[run], of_blocks[run]))
+            ranks.append(_ranks(datasets[-1].ravel()))
+        before = totals[:-1][::each]
+        counts = np.diff(np.concatenate([before, totals[-1:]]), axis=0)
+        own = self._bases[number] + before
+        return _LocatedRange(
+            begin=begin + first * self.block,
+            end=min(end, begin + (last + 1) * self.block),
+            run=each * self.block,
+            datasets=np.concatenate(datasets).ravel(),
+            ranks=np.concatenate(ranks),
+            first=own,
+            counts=counts,
+            shifts=own - (np.cumsum(counts, axis=1) - counts),
+        )
 
-    def _locate_apart(self, positions: Ints) -> tuple[_Numbers, Ints]:
+    def _locate_apart(self, positions: Ints) -> tuple[Ints, Ints]:
         """Locate positions that are in different segments, or far from each other."""
         segments = np.searchsorted(self._begins, positions, side="right") - 1
         blocks, slots = np.divmod(positions - self._begins[segments], self.block)
         # blocks are told apart by where they begin: rows of pairs take ten times as long
         _, first, rows = np.unique(positions - slots, return_index=True, return_inverse=True)
         datasets, own = self._tables(segments[first], blocks[first])
-        return datasets[rows, slots], own[rows, slots]
+        return datasets[rows, slots].astype(np.int64), own[rows, slots]
 
-    def _tables(self, segments: Ints, blocks: Ints) -> tuple[_Numbers, Ints]:
+    def _tables(self, segments: Ints, blocks: Ints) -> tuple[Numbers, Ints]:
         """Return dataset and own position of each slot of these n blocks, both with shape (n,
         K)."""
         before = np.empty((segments.size, self.datasets), dtype=np.int64)
         after = np.empty_like(before)
         for number in np.unique(segments).tolist():
             mine = segments == number
-            before[mine] = _apportion(blocks[mine] * self.block, self._parts[number])
-            after[mine] = _apportion((blocks[mine] + 1) * self.block, self._parts[number])
+            before[mine] = apportion(blocks[mine] * self.block, self._parts[number])
+            after[mine] = apportion((blocks[mine] + 1) * self.block, self._parts[number])
         counts = after - before
-        keys = derive(root_key(self.seed, _MIX), self._begins[segments] + blocks * self.block)
-        datasets = self._shuffled(counts, keys)
+        datasets = self._shuffle.datasets(self._begins[segments], blocks, counts)
         # the slots of a block, sorted by dataset, are those of successive own positions of each
         by_dataset = np.argsort(datasets, axis=1, kind="stable")
         begins = np.cumsum(counts, axis=1) - counts
         first = self._bases[segments] + before - begins
-        slots = np.arange(self.block)
-        sorted_own = np.repeat(first.ravel(), counts.ravel()).reshape(datasets.shape) + slots
+        sorted_own = np.repeat(first.ravel(), counts.ravel()).reshape(datasets.shape)
         own = np.empty(datasets.shape, dtype=np.int64)
-        rows = np.arange(segments.size)[:, None] * self.block
-        own.ravel()[(by_dataset + rows).ravel()] = sorted_own.ravel()
+        np.put_along_axis(own, by_dataset, sorted_own + np.arange(self.block), axis=1)
         return datasets, own
 
-    def _shuffled(self, counts: Ints, keys: Words) -> _Numbers:
-        """Return the dataset of each slot, with shape (n, K), of blocks with `counts` of shape (n,
-        D)."""
-        numbers = np.arange(self.datasets).astype(np.min_scalar_type(self.datasets))
-        laid_out = np.repeat(np.tile(numbers, keys.size), counts.ravel())
-        slots = np.broadcast_to(np.arange(self.block), (keys.size, self.block))
-        places = permute(slots, self.block, keys[:, None])
-        places += np.arange(keys.size)[:, None] * self.block
-        return laid_out[places]
+
+def _ranks(datasets: Numbers) -> npt.NDArray[np.int32]:
+    """Return the place of each number among all, sorted stably; shape (n,)."""
+    ranks = np.empty(datasets.size, dtype=np.int32)
+    ranks[np.argsort(datasets, kind="stable")] = np.arange(datasets.size, dtype=np.int32)
+    return ranks
 
 
 def continued(
@@ -278,6 +324,14 @@ class MixedOrder:
             raise ValueError(f"{mixture.datasets} datasets are mixed, {len(orders)} orders given")
         self.orders = tuple(orders)
         self.mixture = mixture
+        self._samples = np.array([order.samples for order in orders], dtype=np.int64)
+        self._pieces = np.array([order.counts.size + order.streams for order in orders])
+        self._are_alike = all(type(order) is Order and order.shuffle for order in orders)
+        """Whether all have epochs of one length, and are shuffled."""
+        self._places = _places_of_streams([order.streams for order in orders])
+        self._placed: tuple[_LocatedRange, _Places] | None = None
+        """The newest range, and the place of the stream of each of its slots; replaced as a
+        whole."""
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints, Ints]:
         """Return (dataset, shard, sample in the shard) of each position, in their shape."""
@@ -285,9 +339,30 @@ class MixedOrder:
         shards, samples = np.empty(own.size, np.int64), np.empty(own.size, np.int64)
         for at in range(0, own.size, _BLOCK):
             part = slice(at, at + _BLOCK)
-            found = self._lookups(datasets.flat[part], own.flat[part])
-            fill(shards[part], samples[part], found)
+            each = datasets.flat[part], own.flat[part]
+            if (found := self._jointly(*each)) is not None:
+                shards[part], samples[part] = found
+            else:
+                fill(shards[part], samples[part], self._lookups(*each))
         return datasets, shards.reshape(own.shape), samples.reshape(own.shape)
+
+    def _jointly(self, datasets: Ints, own: Ints) -> tuple[Ints, Ints] | None:
+        """Return (shard, sample in the shard) of positions of datasets' own streams, with shape
+        (n,), of all datasets together; None if their epochs have many more pieces."""
+        count = len(self.orders)
+        if not self._are_alike:
+            return None
+        epochs, within = np.divmod(own, self._samples[datasets])
+        if int(epochs.max()) >= MAX_POSITION // count:
+            return None
+        different, which = np.unique(epochs * count + datasets, return_inverse=True)
+        numbers, of = np.divmod(different, count)
+        if int(self._pieces[of].sum()) > _MOST_COPIED * own.size:
+            return None
+        plans = []
+        for number, order in zip(numbers.tolist(), (self.orders[one] for one in of), strict=True):
+            plans.append((*order.plan(number), order.turns(number)))
+        return located_jointly(plans, which, within)
 
     def _lookups(self, datasets: Ints, own: Ints) -> list[EpochLookup]:
         """Return the lookups of positions of datasets' own streams, with shape (n,)."""
@@ -310,6 +385,33 @@ class MixedOrder:
         places[by_dataset] = sorted_own
         return places.reshape(own.shape)
 
+    def placement_of(self, positions: npt.ArrayLike) -> npt.NDArray[np.integer]:
+        """Return numbers that sort positions as those of `stream_of` do, in less time."""
+        asked = np.asarray(positions)
+        flat = asked.ravel()
+        found = self.mixture.range_of(flat) if flat.size else None
+        if found is None or self._places is None:
+            return self.stream_of(asked)
+        placed = self._placed
+        if placed is None or placed[0] is not found:
+            placed = self._placed = found, self._places_in(found, self._places)
+        first = int(flat[0]) - found.begin
+        if int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((flat[1:] > flat[:-1]).all()):
+            return placed[1][first : first + flat.size].reshape(asked.shape)  # without gaps
+        return placed[1][asked - found.begin]
+
+    def _places_in(self, found: _LocatedRange, places: Sequence[_Places]) -> _Places:
+        """Return the place of the stream of each slot of a range."""
+        parts = []
+        begins = range(0, found.ranks.size, found.run)
+        each = zip(begins, found.first.tolist(), found.counts.tolist(), strict=True)
+        for at, first, counts in each:
+            runs = zip(self.orders, places, first, counts, strict=True)
+            # sorted by dataset, as ranks are
+            of_ranks = [of[order.streams_from(own, n)] for order, of, own, n in runs if n]
+            parts.append(np.concatenate(of_ranks)[found.ranks[at : at + found.run]])
+        return np.concatenate(parts)
+
     def _by_order(self, datasets: Ints) -> tuple[Ints, list[tuple[Order, slice]]]:
         """Return the numbers that sort `datasets`, with shape (n,), and of each order that is in
         it, where it is then."""
@@ -318,21 +420,6 @@ class MixedOrder:
         ends = np.cumsum([0, *np.bincount(datasets, minlength=len(self.orders)).tolist()])
         each = zip(self.orders, pairwise(ends), strict=True)
         return by_dataset, [(order, slice(*of)) for order, of in each if of[0] < of[1]]
-
-
-def _apportion(totals: Ints, parts: Ints) -> Ints:
-    """Split each total by `parts` by largest remainder, ties to the first; shape (n, D).
-
-    The result grows with the total for every dataset that has at least one sample per block.
-    """
-    whole, rest = np.divmod(totals[:, None], PARTS)
-    shares, remainders = np.divmod(rest * parts, PARTS)
-    shares += whole * parts
-    left = totals - shares.sum(axis=1)
-    by_remainder = np.argsort(-remainders, axis=1, kind="stable")
-    extra = (np.arange(parts.size) < left[:, None]).astype(np.int64)
-    np.put_along_axis(remainders, by_remainder, extra, axis=1)
-    return np.asarray(shares + remainders, dtype=np.int64)
 
 
 def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
@@ -350,3 +437,14 @@ def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
                 f"a weight of {least / PARTS} is less than one sample in a block of {block}; use a "
                 f"block of at least {-(-PARTS // least)}"
             )
+
+
+def _places_of_streams(streams: Sequence[int]) -> list[_Places] | None:
+    """Return the place of each stream of each dataset among those of all, sorted as
+    `MixedOrder.stream_of` has them, where equal ones have one place. None if there are too many of
+    them."""
+    each = [np.arange(count, dtype=np.int64) * 2**20 // count for count in streams]
+    among = np.unique(np.concatenate(each))
+    if among.size > _MOST_PLACES:
+        return None
+    return [np.searchsorted(among, of).astype(np.uint16) for of in each]

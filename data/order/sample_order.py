@@ -29,7 +29,7 @@ from data.order.virtual_streams import (
     StreamAssignment,
     StreamTurns,
     assign_streams,
-    epoch_of,
+    epochs_of,
     turns_of,
 )
 
@@ -44,9 +44,11 @@ MAX_WINDOW = 2**31 - 1
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
 _KEEP = 3  # epochs kept: the one that is read, the one prefetched, and the one before
+_MOST_EPOCHS = 16  # that are planned together, where they are small: it takes as long as one
+_MOST_PIECES = 2**11  # of epochs that are planned together
 
 Identity: TypeAlias = dict[str, str | int]
-_Plan = TypeVar("_Plan", StreamAssignment, EpochPieces, StreamTurns)
+_Plan = TypeVar("_Plan", StreamAssignment, list[EpochPieces], list[StreamTurns])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +178,12 @@ class Order:
         self.window = window if shuffle else 1
         self.shuffle = shuffle
         self.remix_every = remix_every if shuffle else 0
+        most = int(np.count_nonzero(self.counts)) + self.streams  # pieces of an epoch
+        self._together = max(1, min(_MOST_EPOCHS, _MOST_PIECES // most)) if shuffle else 1
+        """Epochs that are planned together."""
         self._deals: dict[int, StreamAssignment] = {}
-        self._epochs: dict[int, EpochPieces] = {}
-        self._turns: dict[int, StreamTurns] = {}
+        self._epochs: dict[int, list[EpochPieces]] = {}
+        self._turns: dict[int, list[StreamTurns]] = {}
 
     @property
     def identity(self) -> Identity:
@@ -265,6 +270,22 @@ class Order:
             streams[here] = self.turns(epoch).streams[within % self.streams]
         return streams
 
+    def placement_of(self, positions: npt.ArrayLike) -> Ints:
+        """Return numbers by which ranks take positions: those of `stream_of`."""
+        return self.stream_of(positions)
+
+    def streams_from(self, position: int, count: int) -> Ints:
+        """Return `streams_at` of `count` positions from one on, with less work for each."""
+        parts = []
+        epoch, within = divmod(position, self.samples)
+        while count > 0:
+            taken = min(count, self.samples - within)
+            begin = within % self.streams
+            turns = self.turns(epoch).streams
+            parts.append(np.tile(turns, -(-(begin + taken) // turns.size))[begin : begin + taken])
+            epoch, within, count = epoch + 1, 0, count - taken
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     def epoch_of(self, position: int) -> int:
         """Return the epoch that a position is in."""
         return position // self.samples
@@ -313,22 +334,29 @@ class Order:
         if dealt is None:
             dealt = assign_streams(self.counts, self.streams, self._key(_DEAL, era))
             self._deals = _with(self._deals, era, dealt, 2)
-        epoch = self._epochs.get(number)
-        if epoch is None:
-            epoch = epoch_of(dealt, self.window, self._key(_EPOCH, number))
-            self._epochs = _with(self._epochs, number, epoch, _KEEP)
-        return dealt, epoch
+        begin = era * self.remix_every
+        first = number - (number - begin) % self._together
+        epochs = self._epochs.get(first)
+        if epochs is None:
+            last = first + self._together
+            end = min(last, begin + self.remix_every) if self.remix_every else last
+            keys = self._key(_EPOCH, np.arange(first, end))
+            epochs = epochs_of(dealt, self.window, keys)
+            self._epochs = _with(self._epochs, first, epochs, _KEEP)
+        return dealt, epochs[number - first if self.shuffle else 0]
 
     def turns(self, number: int) -> StreamTurns:
         """Return the turns of the streams in epoch `number`; the last few are cached."""
-        turns = self._turns.get(number)
+        first = number - number % self._together
+        turns = self._turns.get(first)
         if turns is None:
-            turns = turns_of(self.samples, self.streams, self._key(_TURNS, number))
-            self._turns = _with(self._turns, number, turns, _KEEP)
-        return turns
+            keys = self._key(_TURNS, np.arange(first, first + self._together))
+            turns = turns_of(self.samples, self.streams, keys)
+            self._turns = _with(self._turns, first, turns, _KEEP)
+        return turns[number - first if self.shuffle else 0]
 
-    def _key(self, purpose: int, number: int) -> Words | None:
-        return derive(root_key(self.seed, purpose), number) if self.shuffle else None
+    def _key(self, purpose: int, numbers: npt.ArrayLike) -> Words | None:
+        return derive(root_key(self.seed, purpose), numbers) if self.shuffle else None
 
 
 def whole_number(name: str, value: object) -> int:

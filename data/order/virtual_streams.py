@@ -7,6 +7,7 @@ shards in every epoch. In an epoch the pieces of a stream are permuted, and grou
 at most G successive ones.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -71,23 +72,24 @@ def stream_cuts(samples: int, streams: int) -> Ints:
     return numbers * (samples // streams) + np.minimum(numbers, samples % streams)
 
 
-def turns_of(samples: int, streams: int, key: Words | None) -> StreamTurns:
-    """Return the turns of one epoch: the longer streams are permuted among themselves, and the
-    others too.
+def turns_of(samples: int, streams: int, keys: Words | None) -> list[StreamTurns]:
+    """Return the turns of the epochs that `keys` select, with shape (E,); of one epoch without
+    them. The longer streams are permuted among themselves, and the others too.
 
     So q // V stays the offset in the stream. Without turns, an epoch of at most V samples would be
     the same every time.
     """
     numbers = np.arange(streams, dtype=np.int64)
-    if key is None:
-        return StreamTurns(numbers, numbers)
+    if keys is None:
+        return [StreamTurns(numbers, numbers)]
     longer = samples % streams
     begins = np.where(numbers < longer, 0, longer)
     sizes = np.where(numbers < longer, longer, streams - longer)
-    served = begins + permute(numbers - begins, sizes, key)
+    within = np.broadcast_to(numbers - begins, (keys.size, streams))
+    served = begins + permute(within, sizes, keys[:, None])
     turns = np.empty_like(served)
-    turns[served] = numbers
-    return StreamTurns(served, turns)
+    np.put_along_axis(turns, served, np.broadcast_to(numbers, served.shape), axis=1)
+    return [StreamTurns(*row) for row in zip(served, turns, strict=True)]
 
 
 def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssignment:
@@ -115,34 +117,96 @@ def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssig
     )
 
 
-def epoch_of(deal: StreamAssignment, window: int, key: Words | None) -> EpochPieces:
-    """Return the pieces in the order of the epoch that `key` selects; without a key in natural
-    order.
+def epochs_of(deal: StreamAssignment, window: int, keys: Words | None) -> list[EpochPieces]:
+    """Return the pieces in the order of each epoch that `keys` select, with shape (E,); without
+    keys in natural order, of one epoch. Several small ones take little longer than one.
 
     A stream of n pieces has w = ceil(n / window) windows; number i begins at piece i * n // w.
     """
     pieces = np.diff(deal.first)
-    places = np.arange(deal.shards.size)
-    stream_keys = None if key is None else derive(key, np.arange(pieces.size))
-    if stream_keys is not None:
-        streams = np.repeat(np.arange(pieces.size, dtype=np.int32), pieces)
-        places -= deal.first[streams]
-        places = _permuted(places, pieces, derive(stream_keys, 0), streams)
-        places += deal.first[streams]
-    starts = np.zeros(places.size + 1, dtype=np.int64)
-    np.cumsum(deal.sizes[places], out=starts[1:])
     count = -(-pieces // window)
     owner = np.repeat(np.arange(pieces.size), count)
     number = np.arange(owner.size) - (np.cumsum(count) - count)[owner]
-    windows = np.append(deal.first[owner] + number * pieces[owner] // count[owner], places.size)
-    return EpochPieces(
-        order=places.astype(np.int32),
-        starts=starts,
-        windows=windows,
-        window_starts=starts[windows],
-        window_streams=owner.astype(np.int32),
-        window_keys=None if stream_keys is None else derive(stream_keys[owner], number + 1),
+    ends = deal.shards.size
+    windows = np.append(deal.first[owner] + number * pieces[owner] // count[owner], ends)
+    orders = np.arange(ends)[None]
+    window_keys: list[Words | None] = [None]
+    if keys is not None:
+        stream_keys = derive(keys[:, None], np.arange(pieces.size))
+        orders = _orders(deal, pieces, derive(stream_keys, 0))
+        window_keys = list(derive(stream_keys[:, owner], number + 1))
+    found = []
+    for order, keys_of_epoch in zip(orders, window_keys, strict=True):
+        starts = np.zeros(ends + 1, dtype=np.int64)
+        np.cumsum(deal.sizes[order], out=starts[1:])
+        found.append(
+            EpochPieces(
+                order=order.astype(np.int32),
+                starts=starts,
+                windows=windows,
+                window_starts=starts[windows],
+                window_streams=owner.astype(np.int32),
+                window_keys=keys_of_epoch,
+            )
+        )
+    return found
+
+
+def _orders(deal: StreamAssignment, pieces: Ints, keys: Words) -> Ints:
+    """Return the piece at each place of each epoch, with shape (E, P), by keys of shape (E, V)."""
+    epochs, streams = keys.shape
+    owner = np.repeat(np.arange(streams, dtype=np.int32), pieces)
+    first = deal.first[owner]
+    within = np.tile(np.arange(owner.size) - first, epochs)
+    which = (np.arange(epochs, dtype=np.int32)[:, None] * streams + owner).ravel()
+    _permuted(within, np.tile(pieces, epochs), keys.ravel(), which)
+    orders: Ints = within.reshape(epochs, owner.size)
+    orders += first
+    return orders
+
+
+def located_jointly(
+    epochs: Sequence[tuple[StreamAssignment, EpochPieces, StreamTurns]], which: Ints, within: Ints
+) -> tuple[Ints, Ints]:
+    """Return (shard, sample in the shard) of positions of several shuffled epochs, with shape (n,).
+
+    Args:
+        epochs: of any datasets. Their pieces are copied: they should not be many more than n.
+        which: the number of the epoch of each position.
+        within: the position in that epoch.
+    """
+    deals, pieces, turns = zip(*epochs, strict=True)
+    counts = np.array([turn.streams.size for turn in turns])
+    streams_before = np.cumsum(counts) - counts
+    samples = np.array([int(deal.cuts[-1]) for deal in deals])
+    lines = np.cumsum(samples) - samples
+    places_before = np.cumsum([0, *(deal.shards.size for deal in deals)])[:-1]
+    offsets, served = np.divmod(within, counts[which])
+    stream = _joined([turn.streams for turn in turns], streams_before)[
+        served + streams_before[which]
+    ]
+    at = _joined([deal.cuts[:-1] for deal in deals], lines)[stream] + offsets
+    begins = np.append(_joined([one.window_starts[:-1] for one in pieces], lines), samples.sum())
+    window = np.searchsorted(begins, at, side="right") - 1
+    begin = begins[window]
+    keys = np.concatenate([one.window_keys for one in pieces])[window]
+    at = begin + permute(at - begin, begins[window + 1] - begin, keys)
+    starts = _joined([one.starts[:-1] for one in pieces], lines)
+    place = np.searchsorted(starts, at, side="right") - 1
+    piece = _joined([one.order for one in pieces], places_before)[place]
+    found = at - starts[place]
+    heads = np.concatenate([deal.head for deal in deals])[stream]
+    found += np.where(
+        piece == _joined([deal.first[:-1] for deal in deals], places_before)[stream], heads, 0
     )
+    return np.concatenate([deal.shards for deal in deals])[piece].astype(np.int64), found
+
+
+def _joined(columns: Sequence[npt.NDArray[np.integer]], more: Ints) -> Ints:
+    """Return columns behind one another, to each of which a number is added."""
+    found: Ints = np.concatenate(columns).astype(np.int64)
+    found += np.repeat(more, [column.size for column in columns])
+    return found
 
 
 def _permuted(values: Ints, sizes: Ints, keys: Words, which: npt.NDArray[np.integer]) -> Ints:

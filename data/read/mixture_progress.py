@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from data.order.mixture import PARTS
+from data.order.mixture_blocks import PARTS
 from data.order.recurring_skips import MixedSkips
 from data.order.skipped_ranges import SkippedRanges
 from data.read.sample_stream import MixedStream

@@ -16,17 +16,9 @@ from data.errors import DataError, EmptyDatasetError
 from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
-from data.order.mixture import (
-    MIX,
-    PARTS,
-    MixedOrder,
-    Mixture,
-    MixtureSegment,
-    Weight,
-    continued,
-    segment,
-)
-from data.order.rank_shares import mixed_streams_of_rank, streams_of_ranks
+from data.order.mixture import MixedOrder, Mixture, MixtureSegment, Weight, continued, segment
+from data.order.mixture_blocks import MIX_ORDERS, PARTS
+from data.order.rank_shares import Numbers, mixed_streams_of_rank, streams_of_ranks
 from data.order.recurring_skips import MixedSkips, RecurringSkips
 from data.order.sample_order import Order, OrderOptions
 from data.order.shard_uses import NEVER, ShardUse, uses_ahead
@@ -83,6 +75,9 @@ class SampleStream(Protocol):
     def locate(self, positions: Ints) -> SampleLocations: ...
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
+
+    def placement_of(self, positions: npt.ArrayLike) -> Numbers:
+        """Return the stream of each position, or numbers that sort positions in the same way."""
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         """Return the streams of each dataset that a rank reads in steps of `size`, as far as is
@@ -190,6 +185,9 @@ class SingleStream:
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         return self.order.stream_of(positions)
+
+    def placement_of(self, positions: npt.ArrayLike) -> Numbers:
+        return self.order.placement_of(positions)
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         return [streams_of_ranks(rank, rank + 1, world, size, self.streams)]
@@ -312,7 +310,7 @@ class MixedStream:
     @property
     def identity(self) -> dict[str, Any]:
         return {
-            "order": MIX,
+            "order": self.mixture.order,
             "seed": self.seed,
             "block": self.mixture.block,
             "datasets": self._digests,
@@ -331,6 +329,9 @@ class MixedStream:
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         return self._order.stream_of(positions)
+
+    def placement_of(self, positions: npt.ArrayLike) -> Numbers:
+        return self._order.placement_of(positions)
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         counts = [order.streams for order in self.orders]
@@ -355,7 +356,7 @@ class MixedStream:
         in the order that they had. Raises as `resumed`."""
         saved, digests = dict(state), digests_of(state)
         segments = saved.pop("segments", [])
-        mine = self._as_saved(digests)._arranged(digests)
+        mine = self._of_order(saved.get("order"))._as_saved(digests)._arranged(digests)
         here = mine.identity
         del here["segments"]
         if digests and len(digests) < len(mine.datasets):
@@ -364,7 +365,7 @@ class MixedStream:
         more = [0] * (len(mine.datasets) - len(digests))
         try:
             before = [MixtureSegment(int(at), (*parts, *more)) for at, parts in segments]
-            mixture = Mixture(before, seed=self.seed, block=self.mixture.block)
+            mixture = mine.mixture.of_segments(before)
             return MixedStream(mine.datasets, mine.orders, mixture, mine.names)
         except (ValueError, TypeError, IndexError) as error:
             raise DataError(f"not a loader's state: its segments are not valid: {error}") from error
@@ -376,7 +377,7 @@ class MixedStream:
         mine = self._as_saved(digests_of(state))._arranged(digests_of(state))
         planned = mine._planned(before.mixture.segments, position)
         segments = continued(before.mixture.segments, planned, position)
-        mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
+        mixture = before.mixture.of_segments(segments)
         was, now = before.mixture.in_force(position), mixture.in_force(position)
         changed = None if was.parts == now.parts else (was, now)
         return MixedStream(before.datasets, before.orders, mixture, before.names, changed)
@@ -393,6 +394,21 @@ class MixedStream:
         except ValueError as error:
             raise DataError(str(error)) from error
         return [MixtureSegment(0, later[0].parts), *later[1:]]
+
+    def _of_order(self, order: object) -> MixedStream:
+        """Return the same mixture in the order of a state; itself if there is no such order."""
+        here = self.mixture
+        if order not in MIX_ORDERS or order == here.order:
+            return self
+        mixture = Mixture(here.segments, seed=here.seed, block=here.block, order=order)
+        return MixedStream(
+            self.datasets,
+            self.orders,
+            mixture,
+            self.names,
+            stage_plan=self.stage_plan,
+            earlier=self._earlier,
+        )
 
     def _as_saved(self, digests: Sequence[str]) -> MixedStream:
         """Return the same mixture with the earlier orders of datasets whose digests have them."""
@@ -418,7 +434,7 @@ class MixedStream:
             MixtureSegment(part.position, tuple(part.parts[number] for number in order))
             for part in self.mixture.segments
         ]
-        mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
+        mixture = self.mixture.of_segments(segments)
         return MixedStream(
             [self.datasets[number] for number in order],
             [self.orders[number] for number in order],

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from data.errors import DataError, FingerprintError
 from data.order.grown_order import DatasetVersion
 from data.order.keyed_permutation import Ints
+from data.order.rank_shares import Numbers
 from data.order.sample_order import MAX_POSITION, Order
 from data.order.shard_uses import ShardUse
 from data.read.dataset import Dataset
@@ -99,6 +100,9 @@ class SlicedStream:
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         return self._stream.stream_of(self._outer(positions))
+
+    def placement_of(self, positions: npt.ArrayLike) -> Numbers:
+        return self._stream.placement_of(self._outer(positions))
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         if self._slice.step == 1:

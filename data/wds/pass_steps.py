@@ -127,5 +127,5 @@ class PassSteps:
         """Return this rank's share of the step of the positions from `begin` to `end`."""
         positions = np.arange(begin, end, dtype=np.int64)
         rank, world = self.ranks
-        taken, mask = take(self.stream.stream_of(positions), rank, world, "ragged")
+        taken, mask = take(self.stream.placement_of(positions), rank, world, "ragged")
         return RankShare(positions[taken], mask, len(taken) * world / (end - begin), end)

@@ -4,11 +4,13 @@ threads."""
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.errors import DataError, SampleError
+from data.order.keyed_permutation import Ints
 from data.order.rank_shares import Bools, RankShare
 from data.read.bad_samples import SUBSTITUTES, BadSampleBudget
 from data.read.batch import Batch, BatchTimes, SampleContext
@@ -150,12 +152,20 @@ class BatchFetcher:
 
     def _numbers(self, places: SampleLocations) -> list[int]:
         """Return the number of each sample in its dataset."""
+        starts, first = self._starts
+        shards = places.shards if len(first) == 1 else first[places.datasets] + places.shards
+        numbers: list[int] = (starts[shards] + places.samples).tolist()
+        return numbers
+
+    @cached_property
+    def _starts(self) -> tuple[Ints, Ints]:
+        """The number of each shard's first sample in its dataset, of all datasets, and where each
+        dataset begins there."""
         datasets = self.stream.datasets
         if len(datasets) == 1:
-            numbers: list[int] = (datasets[0].starts[places.shards] + places.samples).tolist()
-            return numbers
-        each = zip(*(column.tolist() for column in places), strict=True)
-        return [datasets[which].first[shard] + sample for which, shard, sample in each]
+            return datasets[0].starts, np.zeros(1, np.int64)
+        first = np.cumsum([0, *(each.starts.size for each in datasets)])[:-1]
+        return np.concatenate([each.starts for each in datasets]), first
 
     def _transform(self, rows: BatchRows) -> None:
         if self.transform is None:

@@ -77,7 +77,7 @@ def order_of(
     name = state.get("order")
     if name not in (ORDER, NATURAL):
         more = (
-            ": the samples of a mixture cannot be found in one dataset" if name == "mix-1" else ""
+            ": the samples of a mixture cannot be found in one dataset" if is_mixture(state) else ""
         )
         raise CommandUsageError(
             f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
@@ -96,9 +96,9 @@ def order_of(
 
 def is_mixture(state: Mapping[str, Any] | None) -> bool:
     """Return whether the state is that of a loader over several datasets."""
-    from data.order.mixture import MIX
+    from data.order.mixture_blocks import MIX_ORDERS
 
-    return state is not None and state.get("order") == MIX
+    return state is not None and state.get("order") in MIX_ORDERS
 
 
 def open_mixture(

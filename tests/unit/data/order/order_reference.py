@@ -69,14 +69,28 @@ def _stream(part: list[tuple[int, int]], window: int, key: int) -> list[tuple[in
     return out
 
 
-def mixture(parts: Sequence[int], seed: int, block: int, blocks: int, begin: int = 0) -> list[int]:
+def mixture(
+    parts: Sequence[int],
+    seed: int,
+    block: int,
+    blocks: int,
+    begin: int = 0,
+    order: str = "mix-2",
+) -> list[int]:
     """The dataset of each position of the first blocks of the segment from position `begin` on."""
     out: list[int] = []
     for b in range(blocks):
         before, after = (_apportion(t * block, parts) for t in (b, b + 1))
         laid = [d for d in range(len(parts)) for _ in range(after[d] - before[d])]
-        key = derive(root(seed, 2), begin + b * block)
-        out += [laid[permute(i, block, key)] for i in range(block)]
+        position = begin + b * block
+        if order == "mix-1":
+            key = derive(root(seed, 2), position)
+            out += [laid[permute(i, block, key)] for i in range(block)]
+            continue
+        key = derive(root(seed, 2), position - b % 64 * block)
+        high, low = divmod(derive(root(seed, 4), position), 2**32)
+        x, y = high * block >> 32, low * block >> 32
+        out += [laid[(permute((i + x) % block, block, key) + y) % block] for i in range(block)]
     return out
 
 

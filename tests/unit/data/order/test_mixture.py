@@ -3,11 +3,13 @@
 import math
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.order.mixture import PARTS, MixedOrder, Mixture, MixtureSegment, segment
+from data.order.mixture import MixedOrder, Mixture, MixtureSegment, segment
+from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import share
 from data.order.sample_order import Order
 from tests.effort import times
@@ -21,11 +23,12 @@ WEIGHTS = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1, 2]), min_size=1, max_size=
     changes=st.lists(st.tuples(WEIGHTS, st.integers(1, 300)), min_size=1, max_size=5),
     seed=st.integers(0, 2**64 - 1),
     block=st.integers(45, 130),
+    order=st.sampled_from(MIX_ORDERS),
 )
 def test_own_positions_go_on_without_a_gap_over_changes_of_weights(
-    changes: list[tuple[list[float], int]], seed: int, block: int
+    changes: list[tuple[list[float], int]], seed: int, block: int, order: str
 ) -> None:
-    mixture = Mixture([segment(0, changes[0][0])], seed=seed, block=block)
+    mixture = Mixture([segment(0, changes[0][0])], seed=seed, block=block, order=order)
     position = 0
     seen: list[tuple[int, int]] = []
     for weights, length in changes:
@@ -58,11 +61,64 @@ def test_shares_are_exact_after_any_number_of_blocks(
 
 
 @settings(max_examples=times(20), deadline=None)
-@given(weights=WEIGHTS, seed=st.integers(0, 2**64 - 1), block=st.integers(45, 90))
-def test_the_document_says_what_is_done(weights: list[float], seed: int, block: int) -> None:
+@given(
+    weights=WEIGHTS,
+    seed=st.integers(0, 2**64 - 1),
+    block=st.integers(45, 90),
+    first=st.sampled_from([0, 62]),
+    order=st.sampled_from(MIX_ORDERS),
+)
+def test_the_document_says_what_is_done(
+    weights: list[float], seed: int, block: int, first: int, order: str
+) -> None:
     part = segment(0, weights)
-    datasets, _ = Mixture([part], seed=seed, block=block).locate(np.arange(4 * block))
-    assert datasets.tolist() == reference.mixture(part.parts, seed, block, 4)
+    mixture = Mixture([part], seed=seed, block=block, order=order)
+    expected = reference.mixture(part.parts, seed, block, first + 4, order=order)
+    datasets, _ = mixture.locate(np.arange(first * block, (first + 4) * block))
+    assert datasets.tolist() == expected[first * block :]
+
+
+@settings(max_examples=times(30), deadline=None)
+@given(data=st.data())
+def test_positions_are_the_same_however_they_are_looked_for(data: st.DataObject) -> None:
+    """Alone, in a range that is kept, and far from each other, over changes of weights."""
+    draw = data.draw
+    weights, later = draw(WEIGHTS), draw(WEIGHTS)
+    options = {"seed": draw(st.integers(0, 99)), "block": draw(st.integers(45, 1100))}
+    segments = [segment(0, weights), segment(draw(st.integers(1, 9000)), later)]
+    orders = [
+        Order([draw(st.integers(1, 400))], seed=number, streams=draw(st.integers(1, 50)))
+        for number in range(max(len(weights), len(later)))
+    ]
+    order = draw(st.sampled_from(MIX_ORDERS))
+    mixed = MixedOrder(orders, Mixture(segments, order=order, **options))
+    first, count = draw(st.integers(0, 10**5)), draw(st.integers(1, 40_000))
+    near = np.arange(first, first + count)
+    probes = near[:: max(1, count // 7)]
+    again = MixedOrder(orders, Mixture(segments, order=order, **options))
+    one_by_one = np.stack([np.stack(again.locate(probe)) for probe in probes], axis=1)
+    placed = mixed.placement_of(near)
+    assert np.array_equal(_dense(placed), _dense(mixed.stream_of(near)))
+    assert np.array_equal(np.stack(mixed.locate(probes)), one_by_one)
+    far = np.concatenate([probes, probes + 10**9])
+    assert np.array_equal(np.stack(mixed.locate(far))[:, : probes.size], one_by_one)
+
+
+def _dense(numbers: npt.NDArray[np.integer]) -> list[int]:
+    """The place of each number among the different ones."""
+    return np.unique(numbers, return_inverse=True)[1].tolist()
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of"):
+        Mixture([segment(0, [1])], order="mix-3")
+
+
+def test_streams_that_are_too_many_to_be_placed_in_16_bits_are_sorted_by_all_bits() -> None:
+    orders = [Order([99], streams=2**16), Order([99], streams=2**16 - 1)]
+    mixed = MixedOrder(orders, Mixture([segment(0, [1, 1])]))
+    positions = np.arange(100)
+    assert mixed.placement_of(positions).tolist() == mixed.stream_of(positions).tolist()
 
 
 def test_weights_become_exact_parts() -> None:

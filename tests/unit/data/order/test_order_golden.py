@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data.order.keyed_permutation import permute
-from data.order.mixture import MIX, Mixture, MixtureSegment
+from data.order.mixture import Mixture, MixtureSegment
+from data.order.mixture_blocks import MIX, MIX_1
 from data.order.sample_order import ORDER, Order
 from data.order.sequence_packing import PACK, SequencePacker
 
@@ -18,7 +19,7 @@ GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(
 
 
 def test_the_names_of_what_is_frozen() -> None:
-    assert (ORDER, MIX, PACK) == ("order-1", "mix-1", "pack-1")
+    assert (ORDER, MIX_1, MIX, PACK) == ("order-1", "mix-1", "mix-2", "pack-1")
 
 
 @pytest.mark.parametrize("case", GOLDEN["permute"])
@@ -43,7 +44,8 @@ def test_order(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", GOLDEN["mixture"])
 def test_mixture(case: dict[str, Any]) -> None:
     segments = [MixtureSegment(position, tuple(parts)) for position, parts in case["segments"]]
-    mixture = Mixture(segments, seed=case["seed"], block=case["block"])
+    options = {k: case[k] for k in ("seed", "block", "order")}
+    mixture = Mixture(segments, **options)
     datasets, own = mixture.locate(np.arange(len(case["datasets"])))
     assert (datasets.tolist(), own.tolist()) == (case["datasets"], case["own"])
 

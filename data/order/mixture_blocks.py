@@ -1,0 +1,118 @@
+"""Which dataset each position of a block of a mixture is of: exact counts, shuffled by a key.
+
+Every rank needs this of the positions of all ranks, so it takes as little work per position as it
+can.
+"""
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import Ints, derive, permute, root_key
+
+MIX_1: Final = "mix-1"
+"""Frozen. States that earlier releases have saved are of it: each block has its own permutation."""
+MIX: Final = "mix-2"
+"""Frozen: the order of new runs. The blocks of an era share a permutation, which each shifts in its
+own way: to compute one takes ten times as long as everything else."""
+MIX_ORDERS: Final = (MIX_1, MIX)
+
+PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
+ERA = 64
+"""Blocks that share a permutation, of mix-2. A part of the order."""
+_MIX, _SHIFTS = 2, 4  # purposes of keys
+_AT_A_TIME = 2**15  # values that are permuted at a time, so that they stay in a core's cache
+_KEEP = 2  # permutations: an era may end inside of what is looked for
+_32 = np.uint64(32)
+
+Numbers: TypeAlias = npt.NDArray[np.integer]
+"""Numbers of datasets, of the narrowest type: they are sorted sooner."""
+
+
+class BlockShuffle:
+    """The shuffle of the blocks of K positions of a mixture. Threads may share it.
+
+    Args:
+        order: one of `MIX_ORDERS`.
+        datasets: the number of datasets.
+    """
+
+    def __init__(self, order: str, *, seed: int, block: int, datasets: int) -> None:
+        self.order, self.block = order, block
+        self._keys, self._shift_keys = root_key(seed, _MIX), root_key(seed, _SHIFTS)
+        self._numbers = np.arange(datasets).astype(np.min_scalar_type(datasets))
+        self._eras: dict[int, Ints] = {}
+        """The permutation of an era, twice in a row, by its first position; replaced as a whole."""
+
+    def datasets(self, begins: Ints, blocks: Ints, counts: Ints) -> Numbers:
+        """Return the dataset of each slot of n blocks, with shape (n, K).
+
+        Args:
+            begins: the position at which the segment of each block begins, with shape (n,).
+            blocks: their numbers in their segments, with shape (n,).
+            counts: the slots of each dataset in each block, with shape (n, D).
+        """
+        numbers = np.tile(self._numbers, blocks.size)
+        laid_out = np.repeat(numbers, counts.ravel()).reshape(blocks.size, self.block)
+        if self.order == MIX_1:
+            return self._permuted(laid_out, begins + blocks * self.block)
+        return self._shifted(laid_out, begins, blocks)
+
+    def _permuted(self, laid_out: Numbers, positions: Ints) -> Numbers:
+        """Permute each block by its own key, as mix-1 does."""
+        found = np.empty_like(laid_out)
+        most = max(1, _AT_A_TIME // self.block)
+        for at in range(0, positions.size, most):
+            rows = slice(at, at + most)
+            keys = derive(self._keys, positions[rows])[:, None]
+            slots = np.broadcast_to(np.arange(self.block), (keys.size, self.block))
+            places = permute(slots, self.block, keys)
+            places += np.arange(keys.size)[:, None] * self.block
+            found[rows] = laid_out[rows].ravel()[places]
+        return found
+
+    def _shifted(self, laid_out: Numbers, begins: Ints, blocks: Ints) -> Numbers:
+        """Permute each block by the permutation of its era, between two shifts, as mix-2 does."""
+        size = np.uint64(self.block)
+        words = derive(self._shift_keys, begins + blocks * self.block)
+        before = (((words >> _32) * size) >> _32).tolist()
+        after = (((words & np.uint64(2**32 - 1)) * size) >> _32).tolist()
+        eras = (begins + blocks // ERA * (ERA * self.block)).tolist()
+        twice = np.concatenate([laid_out, laid_out], axis=1)
+        found, block = np.empty_like(laid_out), self.block
+        for row, (era, first, shift) in enumerate(zip(eras, before, after, strict=True)):
+            places = self._era(era)[first : first + block]
+            # all places are within the row, so "clip" changes none, and needs no copy
+            twice[row, shift : shift + block].take(places, out=found[row], mode="clip")
+        return found
+
+    def _era(self, position: int) -> Ints:
+        """Return the permutation of the era that begins at a position, twice in a row: shape
+        (2 K,)."""
+        found = self._eras.get(position)
+        if found is None:
+            found = np.empty(2 * self.block, dtype=np.int64)
+            key = derive(self._keys, position)
+            for at in range(0, self.block, _AT_A_TIME):
+                slots = np.arange(at, min(at + _AT_A_TIME, self.block))
+                found[slots] = permute(slots, self.block, key)
+            found[self.block :] = found[: self.block]
+            kept = list(self._eras.items())[1 - _KEEP :]
+            self._eras = {**dict(kept), position: found}
+        return found
+
+
+def apportion(totals: Ints, parts: Ints) -> Ints:
+    """Split each total by `parts` by largest remainder, ties to the first; shape (n, D).
+
+    The result grows with the total for every dataset that has at least one sample per block.
+    """
+    whole, rest = np.divmod(totals[:, None], PARTS)
+    shares, remainders = np.divmod(rest * parts, PARTS)
+    shares += whole * parts
+    left = totals - shares.sum(axis=1)
+    by_remainder = np.argsort(-remainders, axis=1, kind="stable")
+    extra = (np.arange(parts.size) < left[:, None]).astype(np.int64)
+    np.put_along_axis(remainders, by_remainder, extra, axis=1)
+    return np.asarray(shares + remainders, dtype=np.int64)
