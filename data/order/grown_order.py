@@ -62,9 +62,6 @@ class GrownOrder(Order):
             streams[mine] = self._parts[number].streams_at(positions[mine] - self._shift(number))
         return streams
 
-    def streams_from(self, position: int, count: int) -> Ints:
-        return self.streams_at(np.arange(position, position + count))
-
     def epoch_of(self, position: int) -> int:
         number = bisect_right(self._begins, position) - 1
         return (position - self._shift(number)) // self._parts[number].samples

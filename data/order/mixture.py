@@ -7,7 +7,7 @@ without a gap or repeat, also where the weights change.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -28,7 +28,7 @@ from data.order.sample_order import (
 )
 from data.order.virtual_streams import located_jointly
 
-_BLOCK = 2**17  # positions that are located at a time; not fewer than a loader looks for
+_BLOCK = 2**18  # positions that are located at a time; not fewer than a loader looks for
 _MOST_SLOTS = 2**21  # slots of blocks that are kept, of 5 bytes or more, and 2 for their places
 _SLOTS = 2**15  # slots of blocks that are sorted at a time, so that they stay in a core's cache
 _MOST_PLACES = 2**16  # of streams, so that 16 bits are sorted
@@ -332,6 +332,9 @@ class MixedOrder:
         self._placed: tuple[_LocatedRange, _Places] | None = None
         """The newest range, and the place of the stream of each of its slots; replaced as a
         whole."""
+        self._turns: list[tuple[int, _Places] | None] = [None] * len(orders)
+        """The newest epoch of each dataset, and the places of its streams in the order of their
+        turns, many times in a row; replaced as a whole."""
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints, Ints]:
         """Return (dataset, shard, sample in the shard) of each position, in their shape."""
@@ -402,15 +405,37 @@ class MixedOrder:
 
     def _places_in(self, found: _LocatedRange, places: Sequence[_Places]) -> _Places:
         """Return the place of the stream of each slot of a range."""
-        parts = []
-        begins = range(0, found.ranks.size, found.run)
+        slots = np.empty(found.ranks.size, dtype=np.uint16)
+        begins = range(0, slots.size, found.run)
         each = zip(begins, found.first.tolist(), found.counts.tolist(), strict=True)
         for at, first, counts in each:
-            runs = zip(self.orders, places, first, counts, strict=True)
+            run = slice(at, at + found.run)
+            columns = enumerate(zip(places, first, counts, strict=True))
             # sorted by dataset, as ranks are
-            of_ranks = [of[order.streams_from(own, n)] for order, of, own, n in runs if n]
-            parts.append(np.concatenate(of_ranks)[found.ranks[at : at + found.run]])
-        return np.concatenate(parts)
+            of_ranks = [part for d, column in columns for part in self._places_from(d, *column)]
+            np.concatenate(of_ranks).take(found.ranks[run], out=slots[run], mode="clip")
+        return slots
+
+    def _places_from(
+        self, dataset: int, places: _Places, position: int, count: int
+    ) -> Iterator[_Places]:
+        """Yield the places of the streams of `count` own positions of a dataset from one on, an
+        epoch at a time."""
+        order = self.orders[dataset]
+        if not self._are_alike:
+            yield places[order.streams_at(np.arange(position, position + count))]
+            return
+        epoch, within = divmod(position, order.samples)
+        while count > 0:
+            taken = min(count, order.samples - within)
+            begin = within % order.streams
+            kept = self._turns[dataset]
+            if kept is None or kept[0] != epoch or kept[1].size < begin + taken:
+                turns = places[order.turns(epoch).streams]
+                times = -(-2 * (turns.size + taken) // turns.size)
+                kept = self._turns[dataset] = epoch, np.tile(turns, times)
+            yield kept[1][begin : begin + taken]
+            epoch, within, count = epoch + 1, 0, count - taken
 
     def _by_order(self, datasets: Ints) -> tuple[Ints, list[tuple[Order, slice]]]:
         """Return the numbers that sort `datasets`, with shape (n,), and of each order that is in

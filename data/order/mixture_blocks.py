@@ -23,7 +23,8 @@ ERA = 64
 """Blocks that share a permutation, of mix-2. A part of the order."""
 _MIX, _SHIFTS = 2, 4  # purposes of keys
 _AT_A_TIME = 2**15  # values that are permuted at a time, so that they stay in a core's cache
-_KEEP = 2  # permutations: an era may end inside of what is looked for
+_TOGETHER = 2**13  # slots of permutations that are computed at a time, which takes as long as one
+_KEEP = 2  # such groups of eras: one may end inside of what is looked for
 _32 = np.uint64(32)
 
 Numbers: TypeAlias = npt.NDArray[np.integer]
@@ -42,8 +43,10 @@ class BlockShuffle:
         self.order, self.block = order, block
         self._keys, self._shift_keys = root_key(seed, _MIX), root_key(seed, _SHIFTS)
         self._numbers = np.arange(datasets).astype(np.min_scalar_type(datasets))
+        self._together = max(1, _TOGETHER // block)
         self._eras: dict[int, Ints] = {}
-        """The permutation of an era, twice in a row, by its first position; replaced as a whole."""
+        """Groups of eras by their first positions: their permutations, each twice in a row, with
+        shape (eras, 2 K). The dict is replaced as a whole."""
 
     def datasets(self, begins: Ints, blocks: Ints, counts: Ints) -> Numbers:
         """Return the dataset of each slot of n blocks, with shape (n, K).
@@ -78,26 +81,28 @@ class BlockShuffle:
         words = derive(self._shift_keys, begins + blocks * self.block)
         before = (((words >> _32) * size) >> _32).tolist()
         after = (((words & np.uint64(2**32 - 1)) * size) >> _32).tolist()
-        eras = (begins + blocks // ERA * (ERA * self.block)).tolist()
+        groups, numbers = np.divmod(blocks // ERA, self._together)
+        positions = (begins + groups * (self._together * ERA * self.block)).tolist()
         twice = np.concatenate([laid_out, laid_out], axis=1)
         found, block = np.empty_like(laid_out), self.block
-        for row, (era, first, shift) in enumerate(zip(eras, before, after, strict=True)):
-            places = self._era(era)[first : first + block]
+        each = zip(positions, numbers.tolist(), before, after, strict=True)
+        for row, (position, number, first, shift) in enumerate(each):
+            places = self._permutations(position)[number, first : first + block]
             # all places are within the row, so "clip" changes none, and needs no copy
             twice[row, shift : shift + block].take(places, out=found[row], mode="clip")
         return found
 
-    def _era(self, position: int) -> Ints:
-        """Return the permutation of the era that begins at a position, twice in a row: shape
-        (2 K,)."""
+    def _permutations(self, position: int) -> Ints:
+        """Return the permutations of the group of eras that begins at a position."""
         found = self._eras.get(position)
         if found is None:
-            found = np.empty(2 * self.block, dtype=np.int64)
-            key = derive(self._keys, position)
+            found = np.empty((self._together, 2 * self.block), dtype=np.int64)
+            eras = position + np.arange(self._together) * (ERA * self.block)
+            keys = derive(self._keys, eras)[:, None]
             for at in range(0, self.block, _AT_A_TIME):
                 slots = np.arange(at, min(at + _AT_A_TIME, self.block))
-                found[slots] = permute(slots, self.block, key)
-            found[self.block :] = found[: self.block]
+                found[:, slots] = permute(np.tile(slots, (self._together, 1)), self.block, keys)
+            found[:, self.block :] = found[:, : self.block]
             kept = list(self._eras.items())[1 - _KEEP :]
             self._eras = {**dict(kept), position: found}
         return found

@@ -16,6 +16,7 @@ from data.order.keyed_permutation import Ints
 from data.order.sample_order import MAX_POSITION
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 
+_SORTED = 2**15  # positions that are sorted at a time
 _EPOCHS = 64
 """The epochs in which a full step is looked for, as positions that are left out may be many in some
 of them."""
@@ -189,9 +190,14 @@ def take(streams: Numbers, rank: int, world: int, uneven: Uneven = "error") -> t
     begin, end = rank * size // world, (rank + 1) * size // world
     length = -(-size // world) if uneven == "pad" else end - begin
     numbers = begin + np.arange(length, dtype=np.int64)
-    by_stream = _sorted_by(streams)
-    last = max(end - 1, begin, 0)
-    return by_stream[..., np.minimum(numbers, last)], numbers < end
+    mine = np.minimum(numbers, max(end - 1, begin, 0))
+    is_real = numbers < end
+    if streams.ndim == 1:
+        return _sorted_by(streams)[mine], is_real
+    # some steps at a time, which stay in a core's cache
+    rows = max(1, _SORTED // max(size, 1))
+    parts = [_sorted_by(streams[at : at + rows])[:, mine] for at in range(0, len(streams), rows)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), is_real
 
 
 def _sorted_by(streams: Numbers) -> Ints:

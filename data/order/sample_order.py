@@ -274,18 +274,6 @@ class Order:
         """Return numbers by which ranks take positions: those of `stream_of`."""
         return self.stream_of(positions)
 
-    def streams_from(self, position: int, count: int) -> Ints:
-        """Return `streams_at` of `count` positions from one on, with less work for each."""
-        parts = []
-        epoch, within = divmod(position, self.samples)
-        while count > 0:
-            taken = min(count, self.samples - within)
-            begin = within % self.streams
-            turns = self.turns(epoch).streams
-            parts.append(np.tile(turns, -(-(begin + taken) // turns.size))[begin : begin + taken])
-            epoch, within, count = epoch + 1, 0, count - taken
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
     def epoch_of(self, position: int) -> int:
         """Return the epoch that a position is in."""
         return position // self.samples

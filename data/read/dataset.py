@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -95,6 +95,11 @@ class Dataset:
         ShardError, FetchError."""
         return self._opened.get(shard)
 
+    @property
+    def open_shards(self) -> Mapping[int, ShardSamples]:
+        """The shards that are open, by their numbers, as `opened` returns them."""
+        return self._opened.found
+
     def place(self, index: int) -> tuple[int, int]:
         """Return (shard, sample in it) of a sample. Raises IndexError."""
         if not 0 <= index < len(self):
@@ -164,6 +169,7 @@ class _OpenShardCache:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._found: dict[int, ShardSamples] = {}
+        self.found: Mapping[int, ShardSamples] = self._found
         self._bytes = 0  # of the indexes
         self._opening: dict[int, threading.Lock] = {}
         self._failed: dict[int, tuple[DataError, float]] = {}

@@ -2,7 +2,7 @@
 threads."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +17,15 @@ from data.read.batch import Batch, BatchTimes, SampleContext
 from data.read.batches.parallel_open import open_in_parallel, parallel_reads
 from data.read.sample_stream import SampleLocations, SampleStream
 from data.read.shards.local_file_samples import Sample
-from data.read.shards.piece_reads import Contents, Piece, SampleReader, failing_reader, read_pieces
+from data.read.shards.piece_reads import (
+    Contents,
+    Make,
+    Piece,
+    SampleReader,
+    failing_reader,
+    read_pieces,
+)
+from data.read.shards.recorded_members import read_recorded
 
 _FREED_BYTES = 31 << 20
 
@@ -111,29 +119,62 @@ class BatchFetcher:
 
     def _read(self, positions: list[int], places: SampleLocations) -> BatchRows:
         """Read the samples. All pieces are read before the first sample is made of them: see
-        `piece_reads`."""
+        `piece_reads` and `recorded_members`."""
         datasets, shards, samples = (column.tolist() for column in places)
         rows = BatchRows(positions, datasets, self._numbers(places), [], {})
         lies = list(zip(datasets, shards, strict=True))
-        wanted = dict.fromkeys(lies)
-        open_in_parallel(self.stream, wanted)
-        readers = {place: self._reader(*place) for place in wanted}
+        readers = self._readers(dict.fromkeys(lies))
+        files = {place: reader.recorded for place, reader in readers.items()}
+        recorded = [file for place in lies if (file := files[place]) is not None]
+        if len(recorded) == len(lies):
+            rows.samples, rows.bytes, bad = read_recorded(recorded, samples)
+            if bad:
+                makes = [readers[lies[row]].make for row in bad]
+                self._make(rows, bad, makes, places, iter(()))
+            return rows
+        rows.samples = [None] * len(samples)
         each = [readers[place] for place in lies]
         asks = any(reader.ask is not None for reader in readers.values())
         contents = self._contents(each, samples) if asks else iter(())
-        keep, total = rows.samples.append, 0
         with parallel_reads(each, samples, readers.values()) as makes:
-            for make, sample in zip(makes, samples, strict=True):
-                try:
-                    made, size = make(sample, contents)
-                    keep(made)
-                    total += size
-                except (DataError, OSError) as error:
-                    row = len(rows.samples)
-                    rows.errors[row] = self._sample_error(positions[row], *lies[row], sample, error)
-                    keep(None)
-        rows.bytes = total
+            self._make(rows, range(len(samples)), makes, places, contents)
         return rows
+
+    def _make(
+        self,
+        rows: BatchRows,
+        which: Sequence[int],
+        makes: Sequence[Make],
+        places: SampleLocations,
+        contents: Contents,
+    ) -> None:
+        """Make the samples of the rows `which`, each by its function, from `contents`."""
+        numbers, made, total = places.samples.tolist(), rows.samples, 0
+        for row, make in zip(which, makes, strict=True):
+            sample = numbers[row]
+            try:
+                made[row], size = make(sample, contents)
+                total += size
+            except (DataError, OSError) as error:
+                place = (int(places.datasets[row]), int(places.shards[row]))
+                position = rows.positions[row]
+                rows.errors[row] = self._sample_error(position, *place, sample, error)
+        rows.bytes += total
+
+    def _readers(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SampleReader]:
+        """Return the reader of each of these shards, given as (dataset, shard)."""
+        opened = [dataset.open_shards for dataset in self.stream.datasets]
+        found, closed = dict[tuple[int, int], SampleReader](), list[tuple[int, int]]()
+        for place in wanted:
+            shard = opened[place[0]].get(place[1])
+            if shard is None:
+                closed.append(place)
+            else:
+                found[place] = shard.reader
+        open_in_parallel(self.stream, closed)
+        for place in closed:
+            found[place] = self._reader(*place)
+        return found
 
     @staticmethod
     def _contents(readers: list[SampleReader], samples: list[int]) -> Contents:

@@ -30,8 +30,8 @@ from data.read.sample_stream import (
     recurring_skips,
 )
 
-_LOCATED = 2**17  # positions of all ranks that are located at a time, unless batches are larger
-_MOST_STEPS = 64  # steps that are located at a time
+_LOCATED = 2**18  # positions of all ranks that are located at a time, unless batches are larger
+_MOST_STEPS = 128  # steps that are located at a time
 
 
 @dataclass(frozen=True)

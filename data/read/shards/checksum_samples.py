@@ -11,6 +11,7 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import LOW
 from data.read.shards.local_file_samples import WHOLE_BYTES, Direct, Keys, Sample
 from data.read.shards.piece_reads import Contents, Piece, SampleReader
+from data.read.shards.recorded_members import recorded_file
 
 
 def checksum_reader(
@@ -106,4 +107,6 @@ def _read_each(
             return otherwise(i)
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
-    return SampleReader(single_member if len(sizes) == len(index) else all_members)
+    if len(sizes) == len(index):
+        return SampleReader(single_member, recorded=recorded_file(index, url, file))
+    return SampleReader(all_members)

@@ -18,6 +18,7 @@ from data.read.shards.joint_reads import is_one_read, joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
+from data.read.shards.recorded_members import record_bytes
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
@@ -67,7 +68,8 @@ class ShardSamples:
     @property
     def bytes(self) -> int:
         """The bytes of the index in memory."""
-        return sum(column.nbytes for column in self.index.columns.values())
+        records = 0 if self._sums is None else record_bytes(self.index)
+        return records + sum(column.nbytes for column in self.index.columns.values())
 
     @property
     def is_open(self) -> bool:

@@ -132,8 +132,8 @@ def test_a_state_of_an_earlier_release_keeps_its_order(datasets: list[Dataset]) 
         )
         assert at == list(zip(range(16, 96), expected[:80], strict=True))
         assert loader.state_dict()["order"] == "mix-1"
+    loader = Loader(mixed(datasets, [3, 1], seed=2, block=64), global_batch=8)
     with pytest.raises(FingerprintError, match="mix-3"):
-        loader = Loader(mixed(datasets, [3, 1], seed=2, block=64), global_batch=8)
         loader.load_state_dict({**older, "order": "mix-3"})
 
 
