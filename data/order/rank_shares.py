@@ -6,6 +6,7 @@ ranks is the step, whatever the world size.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -77,7 +78,7 @@ def step_at(
         raise ValueError(f"no step at position={position}, size={size}, samples={samples}")
     if tail not in ("straddle", "drop", "pad"):
         raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
-    every = np.arange(size, dtype=np.int64)
+    every, all_real = _whole_step(size)
     most = 0
     for _ in range(_EPOCHS if skipped else 2):
         position = skipped.next_kept(position)
@@ -87,7 +88,7 @@ def step_at(
         left = size if tail == "straddle" else skipped.kept_before(end) - at
         if left >= size:
             positions = skipped.kept_at(at + every)
-            return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)
+            return GlobalStep(positions, all_real, int(positions[-1]) + 1)
         if tail == "pad":
             first = skipped.kept_before(begin)
             numbers = first + (at - first + every) % (at + left - first)
@@ -97,6 +98,15 @@ def step_at(
         f'tail="drop" would drop every sample: an epoch has {most}, a batch {size};'
         ' use a smaller batch or tail="pad"'
     )
+
+
+@lru_cache(maxsize=16)
+def _whole_step(size: int) -> tuple[Ints, Bools]:
+    """Return the numbers of the positions of a step, and its mask if none is a repeat; neither can
+    be changed."""
+    every, all_real = np.arange(size, dtype=np.int64), np.ones(size, dtype=bool)
+    every.flags.writeable = all_real.flags.writeable = False
+    return every, all_real
 
 
 def share(

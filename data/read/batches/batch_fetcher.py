@@ -2,7 +2,7 @@
 threads."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -120,20 +120,22 @@ class BatchFetcher:
     def _read(self, positions: list[int], places: SampleLocations) -> BatchRows:
         """Read the samples. All pieces are read before the first sample is made of them: see
         `piece_reads` and `recorded_members`."""
-        datasets, shards, samples = (column.tolist() for column in places)
-        rows = BatchRows(positions, datasets, self._numbers(places), [], {})
-        lies = list(zip(datasets, shards, strict=True))
-        readers = self._readers(dict.fromkeys(lies))
-        files = {place: reader.recorded for place, reader in readers.items()}
-        recorded = [file for place in lies if (file := files[place]) is not None]
-        if len(recorded) == len(lies):
-            rows.samples, rows.bytes, bad = read_recorded(recorded, samples)
+        starts, first = self._starts
+        shards = places.shards if len(first) == 1 else first[places.datasets] + places.shards
+        numbers: list[int] = (starts[shards] + places.samples).tolist()
+        datasets, own, samples = (column.tolist() for column in places)
+        rows = BatchRows(positions, datasets, numbers, [], {})
+        lies: list[int] = shards.tolist()
+        readers = self._readers(dict(zip(lies, zip(datasets, own, strict=True), strict=True)))
+        files = {lie: file for lie, reader in readers.items() if (file := reader.recorded)}
+        if len(files) == len(readers):
+            rows.samples, rows.bytes, bad = read_recorded([files[lie] for lie in lies], samples)
             if bad:
                 makes = [readers[lies[row]].make for row in bad]
                 self._make(rows, bad, makes, places, iter(()))
             return rows
         rows.samples = [None] * len(samples)
-        each = [readers[place] for place in lies]
+        each = [readers[lie] for lie in lies]
         asks = any(reader.ask is not None for reader in readers.values())
         contents = self._contents(each, samples) if asks else iter(())
         with parallel_reads(each, samples, readers.values()) as makes:
@@ -161,19 +163,20 @@ class BatchFetcher:
                 rows.errors[row] = self._sample_error(position, *place, sample, error)
         rows.bytes += total
 
-    def _readers(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], SampleReader]:
-        """Return the reader of each of these shards, given as (dataset, shard)."""
+    def _readers(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SampleReader]:
+        """Return the reader of each of these shards: each has a number of its own, and is given as
+        (dataset, shard)."""
         opened = [dataset.open_shards for dataset in self.stream.datasets]
-        found, closed = dict[tuple[int, int], SampleReader](), list[tuple[int, int]]()
-        for place in wanted:
-            shard = opened[place[0]].get(place[1])
+        found, closed = dict[int, SampleReader](), list[int]()
+        for lie, (dataset, number) in wanted.items():
+            shard = opened[dataset].get(number)
             if shard is None:
-                closed.append(place)
+                closed.append(lie)
             else:
-                found[place] = shard.reader
-        open_in_parallel(self.stream, closed)
-        for place in closed:
-            found[place] = self._reader(*place)
+                found[lie] = shard.reader
+        open_in_parallel(self.stream, [wanted[lie] for lie in closed])
+        for lie in closed:
+            found[lie] = self._reader(*wanted[lie])
         return found
 
     @staticmethod
@@ -190,13 +193,6 @@ class BatchFetcher:
             return self.stream.datasets[which].opened(shard).reader
         except (DataError, OSError) as error:  # the error is reported for each of its samples
             return failing_reader(error)
-
-    def _numbers(self, places: SampleLocations) -> list[int]:
-        """Return the number of each sample in its dataset."""
-        starts, first = self._starts
-        shards = places.shards if len(first) == 1 else first[places.datasets] + places.shards
-        numbers: list[int] = (starts[shards] + places.samples).tolist()
-        return numbers
 
     @cached_property
     def _starts(self) -> tuple[Ints, Ints]:

@@ -1,0 +1,86 @@
+"""Samples that are read from records: the same as by their shard, and never other bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.cache.files.file_handle import FileHandle
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import scan_shard
+from data.read.dataset import open_dataset
+from data.read.shards.recorded_members import (
+    RecordedFile,
+    read_recorded,
+    record_bytes,
+    recorded_file,
+)
+from tests.effort import times
+from tests.unit.data.tars import Files, write_tar
+
+
+def recorded(path: Path) -> tuple[ShardIndex, RecordedFile | None]:
+    index = scan_shard(str(path), hash=True)
+    file = FileHandle(os.open(path, os.O_RDONLY))
+    return index, recorded_file(index, str(path), file)
+
+
+def simple(path: Path, sizes: list[int]) -> RecordedFile:
+    files = [(f"k{number:0{number % 3 + 1}}.bin", os.urandom(n)) for number, n in enumerate(sizes)]
+    index, found = recorded(write_tar(path, files))
+    assert found is not None
+    assert record_bytes(index) == len(found.records)
+    return found
+
+
+@settings(max_examples=times(10), deadline=None)
+@given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=9))
+def test_samples_are_those_of_their_shards(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    files = [simple(folder / f"{number}.tar", sizes) for number in range(2)]
+    dataset = open_dataset(folder)
+    numbers = list(range(len(sizes)))
+    expected = [dataset.opened(shard).read(i)[0] for i in numbers for shard in (1, 0)]
+    each = [files[shard] for _ in numbers for shard in (1, 0)]
+    samples, total, bad = read_recorded(each, [i for i in numbers for _ in range(2)])
+    assert (samples, total, bad) == (expected, 2 * sum(sizes), [])
+
+
+def test_bytes_that_are_not_those_that_were_indexed_are_never_returned(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar"
+    file = simple(path, [100, 1000, 200, 300])
+    content = bytearray(path.read_bytes())
+    content[4 * 512 + 7] ^= 1  # of the second sample
+    path.write_bytes(content[: 7 * 512 + 10])  # ends in the last one
+    samples, total, bad = read_recorded([file] * 4, range(4))
+    assert (bad, total) == ([1, 3], 300)
+    assert [sample is None for sample in samples] == [False, True, False, True]
+    closed = file._replace(fd=2**20)  # a descriptor that there is not
+    assert read_recorded([closed], [0]) == ([None], 0, [0])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [("a.bin", b"1"), ("a.txt", b"2")],
+        [("a.bin", b"1"), ("b.txt", b"2")],
+        [("ä.bin", b"1")],
+        [("a.bin", b"1" * 40_000)],
+        [("a" * 2**16 + ".bin", b"1")],
+    ],
+    ids=["two members", "two extensions", "a key of other letters", "large", "a long key"],
+)
+def test_other_shards_have_no_records(tmp_path: Path, files: Files) -> None:
+    assert recorded(write_tar(tmp_path / "s.tar", files))[1] is None
+
+
+def test_a_shard_without_checksums_of_contents_has_no_records(tmp_path: Path) -> None:
+    index = scan_shard(str(write_tar(tmp_path / "s.tar", [("a.bin", b"1")])), hash=False)
+    assert not index.has_content_sums
+    assert record_bytes(index) == 0
