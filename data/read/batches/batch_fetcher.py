@@ -25,7 +25,7 @@ from data.read.shards.piece_reads import (
     failing_reader,
     read_pieces,
 )
-from data.read.shards.recorded_members import read_recorded
+from data.read.shards.recorded_members import RecordedFile, read_recorded
 
 _FREED_BYTES = 31 << 20
 
@@ -126,14 +126,15 @@ class BatchFetcher:
         datasets, own, samples = (column.tolist() for column in places)
         rows = BatchRows(positions, datasets, numbers, [], {})
         lies: list[int] = shards.tolist()
-        readers = self._readers(dict(zip(lies, zip(datasets, own, strict=True), strict=True)))
-        files = {lie: file for lie, reader in readers.items() if (file := reader.recorded)}
-        if len(files) == len(readers):
+        wanted = dict(zip(lies, zip(datasets, own, strict=True), strict=True))
+        files = self._files(wanted)
+        if len(files) == len(wanted):
             rows.samples, rows.bytes, bad = read_recorded([files[lie] for lie in lies], samples)
             if bad:
-                makes = [readers[lies[row]].make for row in bad]
+                makes = [self._reader(*wanted[lies[row]]).make for row in bad]
                 self._make(rows, bad, makes, places, iter(()))
             return rows
+        readers = self._readers(wanted)
         rows.samples = [None] * len(samples)
         each = [readers[lie] for lie in lies]
         asks = any(reader.ask is not None for reader in readers.values())
@@ -163,21 +164,26 @@ class BatchFetcher:
                 rows.errors[row] = self._sample_error(position, *place, sample, error)
         rows.bytes += total
 
-    def _readers(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SampleReader]:
-        """Return the reader of each of these shards: each has a number of its own, and is given as
-        (dataset, shard)."""
-        opened = [dataset.open_shards for dataset in self.stream.datasets]
-        found, closed = dict[int, SampleReader](), list[int]()
-        for lie, (dataset, number) in wanted.items():
-            shard = opened[dataset].get(number)
-            if shard is None:
-                closed.append(lie)
-            else:
-                found[lie] = shard.reader
-        open_in_parallel(self.stream, [wanted[lie] for lie in closed])
-        for lie in closed:
-            found[lie] = self._reader(*wanted[lie])
+    def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, RecordedFile]:
+        """Return those of these shards whose samples can all be read at once, if all of them are
+        open. Each shard has a number of its own, and is given as (dataset, shard)."""
+        datasets = self.stream.datasets
+        for dataset in datasets:
+            dataset.store.check()
+        opened = [dataset.open_shards for dataset in datasets]
+        found = {}
+        for lie, (which, number) in wanted.items():
+            shard = opened[which].get(number)
+            if shard is None or (file := shard.recorded) is None:
+                break
+            shard.used = True
+            found[lie] = file
         return found
+
+    def _readers(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SampleReader]:
+        """Return the reader of each of these shards, given as to `_files`."""
+        open_in_parallel(self.stream, wanted.values())
+        return {lie: self._reader(*place) for lie, place in wanted.items()}
 
     @staticmethod
     def _contents(readers: list[SampleReader], samples: list[int]) -> Contents:

@@ -24,11 +24,7 @@ def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) ->
 
     Args:
         wanted: (dataset, shard) pairs, each once.
-
-    Raises DamagedShardError if bytes read before have proved wrong: see `NodeStore.check`.
     """
-    for dataset in stream.datasets:
-        dataset.store.check()
     closed = [(which, shard) for which, shard in wanted if stream.datasets[which].is_remote(shard)]
     if len(closed) < 2:
         return
@@ -118,7 +114,7 @@ def _of_group(group: "Future[_Found]", sample: int) -> tuple[Sample, int] | None
 
 
 def await_verification(stream: SampleStream) -> None:
-    """Wait, after the last read, until all bytes read are verified. Raises as `open_in_parallel`
+    """Wait, after the last read, until all bytes read are verified. Raises as `NodeStore.check`
     does."""
     for dataset in stream.datasets:
         dataset.store.settle()

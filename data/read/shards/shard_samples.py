@@ -18,7 +18,7 @@ from data.read.shards.joint_reads import is_one_read, joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
-from data.read.shards.recorded_members import record_bytes
+from data.read.shards.recorded_members import RecordedFile, record_bytes
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
@@ -47,8 +47,10 @@ class ShardSamples:
         shard: CachedShard,
         check: Check = "auto",
     ) -> None:
-        self.index = index
         self.used = True
+        self.recorded: RecordedFile | None = None
+        """What `read_recorded` needs of it, as long as its samples can be read so."""
+        self.index = index
         self._reopen, self._url = reopen, url
         self._shard: CachedShard | None = shard
         self._direct: SampleReader | None = None  # set once all of it is in a file of this machine
@@ -180,7 +182,13 @@ class ShardSamples:
 
     def release(self) -> None:
         """Close the file; reads that are under way are not disturbed."""
-        self._direct = self._shard = None
+        self._read_by(None)
+        self._shard = None
+
+    def _read_by(self, direct: SampleReader | None) -> None:
+        """Read samples by this reader from now on; None: by none."""
+        self._direct = direct
+        self.recorded = None if direct is None else direct.recorded
 
     def _pread(self, offset: int, size: int) -> "builtins.bytes":
         return self._found().pread(offset, size, compares=self._sums is not None)
@@ -198,7 +206,7 @@ class ShardSamples:
         shard = self._opened()
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
-            self._direct = self._direct_reader(file)
+            self._read_by(self._direct_reader(file))
         return shard
 
     def _direct_reader(self, file: FileHandle) -> SampleReader:
@@ -217,7 +225,7 @@ class ShardSamples:
         return shard
 
     def _indirect(self, i: int) -> tuple[Sample, int]:
-        self._direct = None
+        self._read_by(None)
         return self.read(i)
 
     def _repair(self, error: "_OtherBytesError", repairs: int) -> None:
@@ -226,7 +234,7 @@ class ShardSamples:
         with self._lock:
             if self._repairs != repairs:
                 return
-            self._direct = None
+            self._read_by(None)
             try:
                 shard.quarantine(str(error))
             except DamagedShardError as damaged:
