@@ -1,11 +1,13 @@
 """How long a new process takes to the first batch, deep in a plan of a thousand million samples.
 
     python -m benchmarks.data.data_resume [--shards 1000000] [--each 1000] [--at 0.9] [--rounds 5]
+        [--grown 0.01]
 
 The manifest is real, of shards which mostly are not there: only those that the first batches take
 are made, as links to one. A new process then opens the manifest, loads a loader's state and takes
 a batch. Told are the time of that, without and with the imports, what the process had in memory at
-most, and the bytes of the state. As a yardstick, the same on a data set of that one shard.
+most, and the bytes of the state. As a yardstick, the same on a data set of that one shard, and on
+the large one where a share of its shards, the last ones, was added since the state was saved.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class ResumeTiming:
     import_s: float
     open_s: float
     first_s: float
+    cpu_s: float
+    """Processor time of both."""
     import_rss: int
     rss: int
     keys: list[str]
@@ -61,8 +65,11 @@ def resume(folder: Path, state: Mapping[str, Any], batch: int) -> ResumeTiming:
     return ResumeTiming(**json.loads(done.stdout))
 
 
-def make(folder: Path, shards: int, each: int, at: float, batch: int) -> dict[str, Any]:
-    """The manifest and what is needed of its shards; the state of a loader at that place."""
+def make(
+    folder: Path, shards: int, each: int, at: float, batch: int, grown: float = 0.0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The manifest and what is needed of its shards; the state of a loader at that place, and that
+    of one before the last shards were added, a share `grown` of all."""
     folder.mkdir()
     with ShardWriter(folder / "one-%d.tar", max_samples=each, manifest=False) as writer:
         for number in range(each):
@@ -71,14 +78,19 @@ def make(folder: Path, shards: int, each: int, at: float, batch: int) -> dict[st
     names = [f"shard-{number:07d}.tar" for number in range(shards)]
     rows = [one._replace(url=str(folder / name)) for name in names]
     manifest = save_manifest(rows, folder / NAME)
-    order = Order(manifest.samples)
-    position = int(at * order.samples)
-    needed, _ = order.locate(np.arange(position, position + _BATCHES * batch))
-    for number in np.unique(needed).tolist():
+    states, needed = [], []
+    for count in (shards, shards - int(grown * shards)):
+        order = Order(manifest.samples[:count])
+        position = int(at * order.samples)
+        needed.append(order.locate(np.arange(position, position + _BATCHES * batch))[0])
+        told = {"fingerprint": manifest.fingerprint_of(count), "shards": count}
+        states.append({**order.identity, **told, "position": position})
+    del states[0]["shards"]  # as of a loader whose dataset may not grow
+    for number in np.unique(np.concatenate(needed)).tolist():
         for suffix in ("", ".index"):
             (folder / f"{names[number]}{suffix}").hardlink_to(f"{one.url}{suffix}")
     Path(one.url).unlink()  # which is in no manifest
-    return {**order.identity, "fingerprint": manifest.fingerprint, "position": position}
+    return states[0], states[1]
 
 
 def main() -> None:
@@ -89,15 +101,15 @@ def main() -> None:
     parser.add_argument("--at", type=float, default=0.9, help="share of the epoch that is done")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--grown", type=float, default=0.01, help="share of shards that were added")
     parser.add_argument("--folder", type=Path, help="where to work")
     args = parser.parse_args()
-    found: dict[str, list[ResumeTiming]] = {"large": [], "one shard": []}
+    found: dict[str, list[ResumeTiming]] = {"large": [], "large, grown": [], "one shard": []}
     with scratch(args.folder) as folder:
-        folders = {"large": folder / "large", "one shard": folder / "small"}
-        states = {
-            "large": make(folders["large"], args.shards, args.each, args.at, args.batch),
-            "one shard": make(folders["one shard"], 1, args.each, args.at, args.batch),
-        }
+        large, small, of = folder / "large", folder / "small", (args.each, args.at, args.batch)
+        folders = {"large": large, "large, grown": large, "one shard": small}
+        whole, before = make(large, args.shards, *of, args.grown)
+        states = {"large": whole, "large, grown": before, "one shard": make(small, 1, *of)[0]}
 
         def measure(name: str) -> float:
             found[name].append(resume(folders[name], states[name], args.batch))
@@ -113,6 +125,7 @@ def main() -> None:
             f"first batch {median(r.first_s for r in all_):.3f} s, "
             f"both {median(r.seconds for r in all_):.3f} s "
             f"({min(r.seconds for r in all_):.3f} to {max(r.seconds for r in all_):.3f}), "
+            f"processor time {median(r.cpu_s for r in all_):.3f} s, "
             f"imports {median(r.import_s for r in all_):.3f} s, "
             f"{median(r.rss for r in all_) / 1e6:.0f} MB, "
             f"of which {median(r.import_rss for r in all_) / 1e6:.0f} MB by imports"

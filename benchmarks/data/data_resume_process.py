@@ -28,17 +28,21 @@ def main(folder: str, state: str, batch: str) -> None:
     from data.read.loader import Loader
 
     imported_s, imported_rss = time.perf_counter(), peak_rss()
+    imported_cpu_s = time.process_time()
     dataset = open_dataset(folder)
     opened_s = time.perf_counter()
-    loader = Loader(dataset, global_batch=int(batch))
-    loader.load_state_dict(json.loads(state))
+    saved = json.loads(state)
+    grow = "next_epoch" if "shards" in saved else "refuse"  # as the state says
+    loader = Loader(dataset, global_batch=int(batch), grow=grow)
+    loader.load_state_dict(saved)
     first = next(iter(loader))
-    done_s = time.perf_counter()
+    done_s, cpu_s = time.perf_counter(), time.process_time() - imported_cpu_s
     loader.close()
     told = {
         "import_s": imported_s - begun_s,
         "open_s": opened_s - imported_s,
         "first_s": done_s - opened_s,
+        "cpu_s": cpu_s,
         "import_rss": imported_rss,
         "rss": peak_rss(),
         "keys": first.keys,

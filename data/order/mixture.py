@@ -401,7 +401,8 @@ class MixedOrder:
         first = int(flat[0]) - found.begin
         if int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((flat[1:] > flat[:-1]).all()):
             return placed[1][first : first + flat.size].reshape(asked.shape)  # without gaps
-        return placed[1][asked - found.begin]
+        places: _Places = placed[1][asked - found.begin]
+        return places
 
     def _places_in(self, found: _LocatedRange, places: Sequence[_Places]) -> _Places:
         """Return the place of the stream of each slot of a range."""

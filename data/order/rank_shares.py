@@ -35,6 +35,8 @@ class StreamedOrder(Protocol):
     @property
     def samples(self) -> int: ...
 
+    def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
+
     def placement_of(self, positions: npt.ArrayLike) -> Numbers:
         """Return the stream of each position, or numbers that sort positions in the same way."""
 

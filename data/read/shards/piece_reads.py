@@ -7,7 +7,7 @@ to 25 % less time than if each sample is made as soon as it is read.
 
 from collections.abc import Callable, Iterator, Sequence
 from os import pread
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -43,9 +43,17 @@ class SampleReader(NamedTuple):
     """Of a shard whose samples `read_recorded` can read; `make` reads those that it does not."""
 
 
-def immediate_reader(read: Direct, **more: Callable[..., Any] | None) -> SampleReader:
+def immediate_reader(
+    read: Direct,
+    *,
+    read_arrived: Callable[[int], tuple[Sample, int] | None] | None = None,
+    groups: Callable[[Sequence[int]], list[list[int]]] | None = None,
+    read_group: Callable[[Sequence[int]], dict[int, tuple[Sample, int]]] | None = None,
+) -> SampleReader:
     """Return a reader that reads a sample when it makes it, with these further functions."""
-    return SampleReader(lambda i, _: read(i), **more)
+    return SampleReader(
+        lambda i, _: read(i), read_arrived=read_arrived, groups=groups, read_group=read_group
+    )
 
 
 def failing_reader(error: Exception) -> SampleReader:

@@ -106,7 +106,8 @@ def test_positions_are_the_same_however_they_are_looked_for(data: st.DataObject)
 
 def _dense(numbers: npt.NDArray[np.integer]) -> list[int]:
     """The place of each number among the different ones."""
-    return np.unique(numbers, return_inverse=True)[1].tolist()
+    found: list[int] = np.unique(numbers, return_inverse=True)[1].tolist()
+    return found
 
 
 def test_an_unknown_order_is_refused() -> None:
