@@ -7,7 +7,9 @@ shards.
 The shards are in the page cache. One rank of a world reads batches of 64 samples in the thread that
 measures, after as many batches for warming up. Every rank of a world locates the samples of all
 ranks, so the processor time of a sample grows with the world. Each shard is in its dataset
-`--repeat` times: small datasets have epochs of few steps, and each epoch is planned.
+`--repeat` times: small datasets have epochs of few steps, and each epoch is planned. A mixture
+reads more shards in turns than one dataset in windows does, and what a read needs of a shard is
+then not in a processor's cache: a further arm is one dataset in a window of all shards.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.scratch import scratch
 from benchmarks.data.data_sets import Samples
 from data import Dataset, Loader, mixed, open_dataset
-from data.read.sample_stream import MixedStream
+from data.order.sample_order import OrderOptions
+from data.read.sample_stream import SampleStream, SingleStream
 
-ONE, EQUAL, RISING = "one dataset", "mixed, equal weights", "mixed, weights 1, 2, 3, ..."
+ONE, WIDE = "one dataset", "one dataset, one window"
+EQUAL, RISING = "mixed, equal weights", "mixed, weights 1, 2, 3, ..."
 _ROWS, _BATCHES = 64, 192
 _SHARDS, _EACH = 4, 400  # shards of each source, samples of each shard
 
 
-def sample_us(stream: Dataset | MixedStream, world: int) -> float:
+def sample_us(stream: SampleStream, world: int) -> float:
     """Returns microseconds of processor time per sample of a rank."""
     loader = Loader(stream, global_batch=_ROWS * world, rank=0, world_size=world, threads=0)
     batches = iter(loader)
@@ -53,8 +57,10 @@ def compare(
         return open_dataset(list(some) * repeat, repeated_shards="keep")
 
     datasets = [opened(shards[number::sources]) for number in range(sources)]
-    streams: dict[str, Dataset | MixedStream] = {
-        ONE: opened(shards),
+    wide = OrderOptions(window=len(shards) * repeat)
+    streams: dict[str, SampleStream] = {
+        ONE: SingleStream.of(opened(shards), OrderOptions()),
+        WIDE: SingleStream.of(opened(shards), wide),
         EQUAL: mixed(datasets, [1.0] * sources),
         RISING: mixed(datasets, [float(number + 1) for number in range(sources)]),
     }

@@ -3,12 +3,13 @@ threads."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from data.cache.node_store import NodeStore
 from data.errors import DataError, SampleError
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import Bools, RankShare
@@ -26,6 +27,7 @@ from data.read.shards.piece_reads import (
     read_pieces,
 )
 from data.read.shards.recorded_members import RecordedFile, read_recorded
+from data.read.shards.shard_samples import ShardSamples
 
 _FREED_BYTES = 31 << 20
 
@@ -167,10 +169,9 @@ class BatchFetcher:
     def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, RecordedFile]:
         """Return those of these shards whose samples can all be read at once, if all of them are
         open. Each shard has a number of its own, and is given as (dataset, shard)."""
-        datasets = self.stream.datasets
-        for dataset in datasets:
-            dataset.store.check()
-        opened = [dataset.open_shards for dataset in datasets]
+        opened, stores = self._opened
+        for store in stores:
+            store.check()
         found = {}
         for lie, (which, number) in wanted.items():
             shard = opened[which].get(number)
@@ -199,6 +200,16 @@ class BatchFetcher:
             return self.stream.datasets[which].opened(shard).reader
         except (DataError, OSError) as error:  # the error is reported for each of its samples
             return failing_reader(error)
+
+    @cached_property
+    def _opened(self) -> tuple[list[Mapping[int, ShardSamples]], set[NodeStore]]:
+        """The open shards of each dataset, and the stores of all."""
+        datasets = self.stream.datasets
+        return [each.open_shards for each in datasets], {each.store for each in datasets}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone for another process, which opens shards by itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _starts(self) -> tuple[Ints, Ints]:
