@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from checkpointing.storage.forwarding_storage import ForwardingStorage
@@ -41,6 +42,9 @@ class CountedFileStorage(CountedStorage):
     def __init__(self, storage: Storage, fills: SupportsReadInto) -> None:
         super().__init__(storage)
         self._fills = fills
+
+    def reading_in_order(self) -> AbstractContextManager[None]:
+        return self._fills.reading_in_order()
 
     def read_into(self, key: str, start: int, into: memoryview) -> None:
         self._fills.read_into(key, start, into)

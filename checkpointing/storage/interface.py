@@ -4,6 +4,7 @@ interfaces."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -89,6 +90,10 @@ class SupportsReadInto(Protocol):
     """A storage that can read into given memory; checked by `isinstance(storage,
     SupportsReadInto)`. A read here has little overhead, so small reads that stay in the processor's
     cache are the fastest."""
+
+    def reading_in_order(self) -> AbstractContextManager[None]:
+        """Within the block, what this thread reads is expected to be in order, one object after the
+        other, so that the storage may keep an object open and read ahead. Not reentrant."""
 
     def read_into(self, key: str, start: int, into: memoryview) -> None:
         """Fill `into`, writable bytes, from byte `start` of an object. Raises as `get_range`, and

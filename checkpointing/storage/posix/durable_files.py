@@ -165,12 +165,19 @@ def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
     return True
 
 
-def read_at(sys: Syscalls, fd: int, offset: int, into: memoryview) -> int:
+def read_at(
+    sys: Syscalls, fd: int, offset: int, into: memoryview, at_once: int | None = None
+) -> int:
     """Fill `into` from `offset`. Returns the number of bytes, fewer where the file ends before
-    that."""
+    that.
+
+    Args:
+        at_once: most bytes that one call asks for; None: no bound.
+    """
     done = 0
     while done < len(into):
-        count = sys.preadv(fd, into[done:], offset + done)
+        piece = into[done:] if at_once is None else into[done : done + at_once]
+        count = sys.preadv(fd, piece, offset + done)
         if count == 0:
             break
         done += count

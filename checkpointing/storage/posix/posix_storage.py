@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from checkpointing.storage.exclusive_create import ExclusiveCreator, NoExclusive
 from checkpointing.storage.interface import Buffer, ObjectInfo
 from checkpointing.storage.key_rules import check_key, check_prefix, check_range, is_name
 from checkpointing.storage.posix import durable_files as files
+from checkpointing.storage.posix.kept_descriptor import KeptDescriptor
 from checkpointing.storage.posix.posix_errors import classify, is_no_link
 from checkpointing.storage.posix.syscalls import FileStat, Syscalls
 from checkpointing.storage.retry import (
@@ -27,6 +28,9 @@ from checkpointing.storage.retry import (
 T = TypeVar("T")
 
 POLICY = StorageRetryPolicy(longest_s=5.0, most_tries=5)
+# Bytes of one call where much is read into given memory. Linux takes a call for more as a random
+# read, and reads ahead in pages instead of large blocks of them.
+_READ_AT_ONCE = 1 << 20
 _NFS_REMOVED = ".nfs"  # prefix to which an NFS client renames a file that is removed while open
 
 
@@ -47,6 +51,7 @@ class PosixStorage:
         """
         self._root = os.path.normpath(root)
         self._sys = syscalls or Syscalls()
+        self._kept = KeptDescriptor(self._sys)
         self._retrier = RequestRetrier(policy, (OSError,), classify)
         self._exclusive = ExclusiveCreator(self, self._create_by_link, probe=False)
         self._ready: set[str] = set()  # directories known to be durable
@@ -92,6 +97,10 @@ class PosixStorage:
         path = self._path(key)
         self._run("read", path, lambda: self._found(path, lambda: self._fill(path, start, into)))
         self.counters.add(bytes_in=len(into))
+
+    def reading_in_order(self) -> AbstractContextManager[None]:
+        """See `SupportsReadInto`."""
+        return self._kept.keeping()
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         check_prefix(prefix)
@@ -259,10 +268,10 @@ class PosixStorage:
         return data
 
     def _fill(self, path: str, start: int, into: memoryview) -> None:
-        with files.opened(self._sys, path) as fd:
-            count = files.read_at(self._sys, fd, start, into)
-            size = self._sys.fstat(fd).size
-        _check_end(path, start, len(into), count, size)
+        with self._kept.opened(path) as fd:
+            count = files.read_at(self._sys, fd, start, into, at_once=_READ_AT_ONCE)
+            if not count or count < len(into):
+                _check_end(path, start, len(into), count, self._sys.fstat(fd).size)
 
     def _list(self, prefix: str) -> Sequence[tuple[ObjectInfo, bool]]:
         """Returns all files in a folder and below, each with whether it is a temporary."""

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,11 +24,10 @@ from checkpointing.store.read.read_batches import batches, chain, in_lists, leng
 logger = logging.getLogger("checkpointing")
 
 BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
-# The same where small reads are cheap: what stays in the processor's cache. Linux takes a read that
-# follows more bytes than it asks for as one of a sequence, whichever descriptor it is on, and reads
-# ahead in large pages; one of 4 MiB is taken as a random one, page by page.
-HOT = 1 << 20
-TOGETHER = 4  # such small batches that a thread takes at a time, which are neighbours in a pack
+# The same where small reads are cheap: what stays in the processor's cache of the last level. Each
+# batch costs a thread some waiting for the interpreter, so smaller ones take longer.
+HOT = 4 << 20
+TOGETHER = 8  # such small batches that a thread takes at a time, which are neighbours in a pack
 # most bytes that are read into memory of the thread: a batch of chunks of usual size
 BORROWED = 16 << 20
 PAGE = 4096  # bytes
@@ -37,6 +37,9 @@ PAGE = 4096  # bytes
 # little before.
 SHIFT = 64 - len(MAGIC)
 THREADS = min(8, 2 * (os.cpu_count() or 1))
+# The same where small reads are cheap. Such a thread computes most of the time and waits little, so
+# more of them than cores only take the interpreter from each other.
+FILLING_THREADS = min(8, max(2, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class ChunkFetcher:
         self,
         storage: Storage,
         copies: ChunkCopies | None = None,
-        threads: int = THREADS,
+        threads: int | None = None,
         held: HeldChunks | None = None,
         *,
         by_checksum: bool = False,
@@ -83,14 +86,16 @@ class ChunkFetcher:
         """Create the fetcher.
 
         Args:
+            threads: threads that read, decode and check; None: as many as suit the storage.
             held: contents that the caller has, by chunk id; called in any thread. A base among
                 them is not read. If it turns out to be damaged, the bases are read after all.
             by_checksum: as of `ChunkDecoder`.
         """
         self._by_checksum = by_checksum
-        self._storage, self._copies, self._threads = storage, copies, threads
+        self._storage, self._copies = storage, copies
         self._held: HeldChunks = held or {}
         self._fills = storage if isinstance(storage, SupportsReadInto) else None
+        self._threads = threads or (THREADS if self._fills is None else FILLING_THREADS)
         self.batch_bytes, self._together = (BATCH, 1) if self._fills is None else (HOT, TOGETHER)
         self.healed: list[DamagedChunk] = []  # read from another copy
 
@@ -137,7 +142,8 @@ class ChunkFetcher:
     def _fetch_batches(
         self, taken: Sequence[Sequence[ChunkRequest]]
     ) -> tuple[int, list[DamagedChunk]]:
-        damaged = [damage for batch in taken for damage in self._fetch_batch(batch)]
+        with nullcontext() if self._fills is None else self._fills.reading_in_order():
+            damaged = [damage for batch in taken for damage in self._fetch_batch(batch)]
         return sum(want.chunk.raw_length for batch in taken for want in batch), damaged
 
     def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> list[DamagedChunk]:
