@@ -1,5 +1,6 @@
 """Codecs of chunks, which are exact for every bit pattern and faster than a network."""
 
+from checkpointing.codec.algorithms.constant_words import is_constant
 from checkpointing.codec.chunk_codec import decode, encode
 from checkpointing.codec.selection.adaptive_encoder import AdaptiveEncoder, EncoderResult
 from checkpointing.codec.selection.codec_choice import (
@@ -32,6 +33,7 @@ __all__ = [
     "choose",
     "decode",
     "encode",
+    "is_constant",
     "is_store_faster",
     "may_encode",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from checkpointing.format.object_keys import PACKS
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.forwarding_storage import ForwardingStorage
+from checkpointing.storage.lazy_parts import total_size
 
 BURST_S = 0.5  # seconds' worth of bytes that may be sent at once after a pause
 
@@ -50,5 +51,5 @@ class ThrottledStorage(ForwardingStorage):
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         if key.startswith(PACKS):
-            self._bucket.take(sum(len(part) for part in parts))
+            self._bucket.take(total_size(parts))
         super().put(key, parts)

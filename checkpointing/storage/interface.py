@@ -44,7 +44,8 @@ class Storage(Protocol):
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Create a new object of `parts`, end to end. The caller must choose a key that no other
-        caller uses; a second put of the same content after an error is harmless."""
+        caller uses; a second put of the same content after an error is harmless. The parts may be
+        `LazyParts`."""
 
     def create(self, key: str, data: bytes) -> bool:
         """Create an object if there is none under `key`: of any number of callers on any machine,

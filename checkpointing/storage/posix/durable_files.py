@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from checkpointing.storage.interface import Buffer
+from checkpointing.storage.lazy_parts import total_size
 from checkpointing.storage.posix.syscalls import FileStat, Syscalls
 
 logger = logging.getLogger("checkpointing")
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _COMPARE = 1 << 20  # bytes read at a time
+_WRITE = 4 << 20  # bytes that are made and written at a time, in the processor's cache between
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _NO_DIR_FSYNC = (errno.EINVAL, errno.ENOTSUP)
 
@@ -47,7 +49,7 @@ def write_temporary(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> str:
         # NFSv4 can write without any error into a file that another process has removed
         with opened(sys, temporary) as fd:
             found = sys.fstat(fd)
-        if (found.inode, found.size) != (written.inode, sum(map(_size, parts))):
+        if (found.inode, found.size) != (written.inode, total_size(parts)):
             raise OSError(errno.EIO, f"{temporary} is not the file that was written")
     except OSError:
         discard(sys, temporary)
@@ -152,9 +154,10 @@ def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
         OSError: it cannot be read.
     """
     with opened(sys, path) as fd:
-        if sys.fstat(fd).size != sum(map(_size, parts)):
+        size = total_size(parts)
+        if sys.fstat(fd).size != size:
             return False
-        offset, room = 0, memoryview(bytearray(min(_COMPARE, max(map(_size, parts), default=0))))
+        offset, room = 0, memoryview(bytearray(min(_COMPARE, size)))
         for view in map(_view, parts):
             for start in range(0, len(view), _COMPARE):
                 piece = view[start : start + _COMPARE]
@@ -197,7 +200,8 @@ def opened(sys: Syscalls, path: str) -> Iterator[int]:
 def _write(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> FileStat:
     fd = sys.create(path)
     try:
-        _writev_all(sys, fd, [view for view in map(_view, parts) if len(view)])
+        for views in _together(parts):
+            _writev_all(sys, fd, views)
         sys.fsync(fd)
         written = sys.fstat(fd)
     except OSError:
@@ -206,6 +210,22 @@ def _write(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> FileStat:
         raise
     sys.close(fd)  # may report an error that fsync did not
     return written
+
+
+def _together(parts: Sequence[Buffer]) -> Iterator[list[memoryview]]:
+    """Yield the parts that are not empty in lists, each to be written before the next is made."""
+    views: list[memoryview] = []
+    size = 0
+    for view in map(_view, parts):
+        if not len(view):
+            continue
+        if views and size + len(view) > _WRITE:
+            yield views
+            views, size = [], 0
+        views.append(view)
+        size += len(view)
+    if views:
+        yield views
 
 
 def _writev_all(sys: Syscalls, fd: int, views: list[memoryview]) -> None:
@@ -223,7 +243,3 @@ def _writev_all(sys: Syscalls, fd: int, views: list[memoryview]) -> None:
 
 def _view(part: Buffer) -> memoryview:
     return memoryview(part).cast("B")
-
-
-def _size(part: Buffer) -> int:
-    return memoryview(part).nbytes

@@ -14,6 +14,7 @@ from checkpointing.errors import DamagedError, StoreError
 from checkpointing.storage.exclusive_create import ExclusiveCreator, NoExclusiveCreateError
 from checkpointing.storage.interface import Buffer, ObjectInfo
 from checkpointing.storage.key_rules import check_key, check_prefix, check_range, is_name
+from checkpointing.storage.lazy_parts import total_size
 from checkpointing.storage.posix import durable_files as files
 from checkpointing.storage.posix.kept_descriptor import KeptDescriptor
 from checkpointing.storage.posix.posix_errors import classify, is_no_link
@@ -68,7 +69,7 @@ class PosixStorage:
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         path = self._path(key)
         self._write("write", path, lambda: self._put(path, parts))
-        self.counters.add(bytes_out=sum(memoryview(part).nbytes for part in parts))
+        self.counters.add(bytes_out=total_size(parts))
 
     def create(self, key: str, data: bytes) -> bool:
         return self._exclusive.create(key, data)

@@ -10,11 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpointing import codec
-from checkpointing.codec import AdaptiveEncoder, Codec, EncodeBudget, WordLayout, decode
+from checkpointing.codec import (
+    AdaptiveEncoder,
+    Codec,
+    EncodeBudget,
+    WordLayout,
+    decode,
+    is_constant,
+    is_store_faster,
+)
 from checkpointing.errors import DamagedError
 from checkpointing.format.chunks import MAX_DEPTH, Chunk
 from checkpointing.format.element_types import ElementType
 from checkpointing.storage import Buffer
+from checkpointing.storage.lazy_parts import Part
 
 logger = logging.getLogger("checkpointing")
 
@@ -30,7 +39,7 @@ _NUMBER = re.compile(r"\d+")
 class EncodedChunk:
     """The stored bytes of a chunk, and how to read them."""
 
-    stored: Buffer
+    stored: Part
     codec: Codec
     base: Chunk | None = None
 
@@ -69,6 +78,22 @@ class ChunkEncoder:
             return None
         return base_of(before, self.depth)
 
+    def expects_raw(self, budget: EncodeBudget | None) -> bool:
+        """Return whether nearly all chunks will be stored raw from now on."""
+        if self.encoder is None:
+            return True
+        return budget is not None and is_store_faster(budget.outlook())
+
+    def leaves_raw(self, raw: Buffer, element: ElementType, budget: EncodeBudget | None) -> bool:
+        """Return whether a chunk is stored raw. If not, `encode` is to be called for it, with
+        `is_allowed`."""
+        if self.encoder is None or len(raw) < SMALL:
+            return True
+        if is_constant(raw, element.word) or budget is None or budget.allows(len(raw)):
+            return False
+        self.encoder.stats.add(Codec.RAW, len(raw), len(raw), 0.0)
+        return True
+
     def encode(
         self,
         raw: Buffer,
@@ -78,6 +103,8 @@ class ChunkEncoder:
         before: Chunk | None,
         read: Callable[[Chunk], Buffer],
         budget: EncodeBudget | None = None,
+        *,
+        is_allowed: bool | None = None,
     ) -> EncodedChunk:
         """Return the stored form of a chunk.
 
@@ -87,11 +114,13 @@ class ChunkEncoder:
             before: the chunk that the last checkpoint has in this place.
             read: returns the content of a chunk of the store, checked.
             budget: budget of the save.
+            is_allowed: whether the budget allows to encode it; None: it is asked.
         """
         if self.encoder is None or len(raw) < SMALL:
             return EncodedChunk(raw, Codec.RAW)
         kind = kind_of(name, element.name)
-        is_allowed = budget is None or budget.allows(len(raw))
+        if is_allowed is None:
+            is_allowed = budget is None or budget.allows(len(raw))
         base, content = None, None
         if is_allowed and before is not None and self.encoder.chooser.wants_base(kind):
             base = base_of(before, self.depth)

@@ -12,11 +12,13 @@ from checkpointing.codec import Codec, EncodeBudget
 from checkpointing.format.chunks import Chunk, checksum
 from checkpointing.format.object_keys import new_pack, pack_key
 from checkpointing.format.packs import MAGIC, footer
-from checkpointing.storage import Buffer, Storage
+from checkpointing.storage import Storage
+from checkpointing.storage.lazy_parts import LazyPart, LazyParts, Part, part_size
 from checkpointing.store.write.upload_clock import UploadClock
 
 PACK_BYTES = 64 << 20  # large enough to keep objects few, small enough for one request each
-# packs that are uploaded at a time; with the one being filled, what a save holds in memory
+# packs that are uploaded at a time; with the one being filled, what a save holds in memory of chunks
+# that are not `LazyPart`
 UPLOADS = 3
 
 
@@ -44,7 +46,7 @@ class ChunkPacker:
     def add(
         self,
         id_: bytes,
-        stored: Buffer,
+        stored: Part,
         raw_length: int,
         codec: Codec,
         base: Chunk | None,
@@ -58,21 +60,24 @@ class ChunkPacker:
         Raises:
             StoreError: an upload failed.
         """
-        if self._filled + len(stored) > self._pack_bytes and self._chunks:
+        size = part_size(stored)
+        if self._filled + size > self._pack_bytes and self._chunks:
             self._upload()
+        if known_checksum is None:
+            known_checksum = checksum(stored.make() if isinstance(stored, LazyPart) else stored)
         chunk = Chunk(
             id=id_,
             pack=self._pack,
             offset=self._filled,
-            length=len(stored),
+            length=size,
             raw_length=raw_length,
             codec=codec,
-            checksum=checksum(stored) if known_checksum is None else known_checksum,
+            checksum=known_checksum,
             base=base,
         )
         self._chunks.append(chunk)
         self._parts.append(stored)
-        self._filled += len(stored)
+        self._filled += size
         return chunk
 
     def finish(self) -> None:
@@ -99,7 +104,7 @@ class ChunkPacker:
     def _begin(self) -> None:
         self._pack = new_pack(self._session)
         self._chunks: list[Chunk] = []
-        self._parts: list[Buffer] = [MAGIC]
+        self._parts: list[Part] = [MAGIC]
         self._filled = len(MAGIC)
 
     def _upload(self) -> None:
@@ -107,7 +112,7 @@ class ChunkPacker:
         self.packs[self._pack] = self._filled + len(end)
         self._wait_for_uploads(self._uploads - 1)
         raw_bytes = sum(chunk.raw_length for chunk in self._chunks)
-        job = self._pool.submit(self._put, self._pack, [*self._parts, end], raw_bytes)
+        job = self._pool.submit(self._put, self._pack, LazyParts([*self._parts, end]), raw_bytes)
         self._pending.append(job)
         self._begin()
 
@@ -117,10 +122,10 @@ class ChunkPacker:
             with self._clock.waiting():
                 self._pending.popleft().result()
 
-    def _put(self, pack: bytes, parts: list[Buffer], raw_bytes: int) -> None:
+    def _put(self, pack: bytes, parts: LazyParts, raw_bytes: int) -> None:
         self._clock.begin()
         self._storage.put(pack_key(pack), parts)
-        stored = sum(len(part) for part in parts)
+        stored = parts.nbytes
         sent = self._clock.end(stored)
         if self._budget is not None:
             last_s, self._last_s = self._last_s, time.monotonic()

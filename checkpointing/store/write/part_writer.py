@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.codec import Codec, EncodeBudget
+from checkpointing.codec.thread_buffers import thread_buffer
 from checkpointing.format.chunks import Chunk, checksum, chunk_id
 from checkpointing.format.element_types import ElementType, element
 from checkpointing.format.item_table import ItemTable, TensorSpec
@@ -24,6 +25,7 @@ from checkpointing.format.object_keys import SaveId
 from checkpointing.format.tiles import Box, Shape, tile_shape, tiles
 from checkpointing.format.values.json_values import Json
 from checkpointing.storage import Buffer
+from checkpointing.storage.lazy_parts import LazyPart
 from checkpointing.store.read.chunk_fetcher import ChunkFetcher
 from checkpointing.store.store import Store
 from checkpointing.store.write.base_chunks import BaseReader
@@ -94,6 +96,12 @@ class _ProcessedTile:
     checksum: int  # of the raw bytes
     known: Chunk | None = None
     encoded: EncodedChunk | None = None
+    is_allowed: bool | None = None  # as of `ChunkEncoder.encode`
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be encoded yet."""
+        return self.known is None and self.encoded is None
 
 
 def write(
@@ -255,21 +263,44 @@ class _TileProcessor:
 
     def do(self, group: Sequence[_Tile]) -> list[_ProcessedTile]:
         """Process tiles that lie one after the other."""
-        hashed = [self._hash(tile) for tile in group]
-        rest = deque(one.tile for one, _ in hashed if one.known is None)
+        expects_raw = self._keeps and self._encoder.expects_raw(self._budget)
+        hashed = [self._hash(tile, expects_raw=expects_raw) for tile in group]
+        rest = deque(one.tile for one, _ in hashed if one.is_open)
         bases = BaseReader(self._fetcher, lambda: self._to_come(rest))
         done = []
         for one, raw in hashed:
-            if one.known is not None:
+            if not one.is_open:
                 done.append(one)
                 continue
             rest.popleft()
-            done.append(replace(one, encoded=self._encode(one.tile, raw, bases)))
+            done.append(replace(one, encoded=self._encode(one, raw, bases)))
         return done
 
-    def _hash(self, tile: _Tile) -> tuple[_ProcessedTile, Buffer]:
-        """Return a tile, with its id and the chunk that holds it already, and its bytes."""
+    def _hash(self, tile: _Tile, *, expects_raw: bool) -> tuple[_ProcessedTile, Buffer | None]:
+        """Return a tile with its id, and its bytes as far as it is to be encoded.
+
+        Args:
+            expects_raw: the tiles will not change before they are written, most of them as they
+                are. Then their bytes are put together in memory that the next tile uses again, and
+                once more when they are written.
+        """
+        if expects_raw and not tile.data.flags.c_contiguous:
+            return self._hash_scattered(tile), None
         raw = _contiguous(tile.data)
+        return self._name(tile, raw), raw
+
+    def _hash_scattered(self, tile: _Tile) -> _ProcessedTile:
+        raw = _gathered(tile.data, thread_buffer("scattered tile", tile.data.nbytes))
+        found = self._name(tile, raw)
+        if found.known is not None:
+            return found
+        if not self._encoder.leaves_raw(raw, element(tile.dtype), self._budget):
+            return replace(found, is_allowed=True)
+        part = LazyPart(len(raw), partial(_contiguous, tile.data))
+        return replace(found, encoded=EncodedChunk(part, Codec.RAW))
+
+    def _name(self, tile: _Tile, raw: Buffer) -> _ProcessedTile:
+        """Return a tile with its id and the chunk that holds it already."""
         # Before the id: readers compare raw bytes with this alone, so bytes that change in memory
         # while they are named and written must be found by it.
         check = checksum(raw)
@@ -277,20 +308,25 @@ class _TileProcessor:
         known = self._index.find(id_)
         if known is not None and self._budget is not None:
             self._budget.written(len(raw), 0, 0.0)
-        return _ProcessedTile(tile, id_, check, known), raw
+        return _ProcessedTile(tile, id_, check, known)
 
-    def _encode(self, tile: _Tile, raw: Buffer, bases: BaseReader) -> EncodedChunk:
+    def _encode(
+        self, hashed: _ProcessedTile, raw: Buffer | None, bases: BaseReader
+    ) -> EncodedChunk:
+        tile = hashed.tile
         encoded = self._encoder.encode(
-            raw=raw,
+            raw=_contiguous(tile.data) if raw is None else raw,
             name=tile.name,
             element=element(tile.dtype),
             row=_row_bytes(tile.box, element(tile.dtype)),
             before=self._index.at(tile.name, tile.box),
             read=lambda chunk: bases.read(chunk, tile.dtype, tile.name),
             budget=self._budget,
+            is_allowed=hashed.is_allowed,
         )
-        if not self._keeps and encoded.codec is Codec.RAW:
-            encoded = replace(encoded, stored=bytes(encoded.stored))
+        may_change = not self._keeps and tile.data.flags.c_contiguous
+        if may_change and encoded.codec is Codec.RAW:
+            encoded = replace(encoded, stored=bytes(_contiguous(tile.data)))
         change = self._relative.discard if encoded.base is None else self._relative.add
         change(tile.kind)
         return encoded
@@ -307,6 +343,12 @@ class _TileProcessor:
             base = self._encoder.reads(tile.name, tile.dtype, before)
             if base is not None and base.raw_length == tile.data.nbytes:
                 yield base
+
+
+def _gathered(data: NDArray[Any], memory: NDArray[np.uint8]) -> Buffer:
+    """Return the bytes of `data`, which has at least one, copied to memory of as many bytes."""
+    np.copyto(memory.view(data.dtype).reshape(data.shape), data)
+    return memory.data
 
 
 def _contiguous(data: NDArray[Any]) -> Buffer:

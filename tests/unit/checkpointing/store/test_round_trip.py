@@ -48,6 +48,8 @@ class AnyEncoder(ChunkEncoder):
         before: Chunk | None,
         read: Callable[[Chunk], Buffer],
         budget: EncodeBudget | None = None,
+        *,
+        is_allowed: bool | None = None,
     ) -> EncodedChunk:
         rng, layout = random.Random(bytes(raw)), WordLayout(element.word, element.is_float, row)
         ways = [Codec.RAW, Codec.ZSTD, Codec.PLANES, Codec.ROWS]

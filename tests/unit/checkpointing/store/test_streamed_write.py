@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from checkpointing.codec import Codec, EncodeBudget, is_store_faster
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import Box, tile_shape, tiles
 from checkpointing.store.sessions.session import Session
@@ -23,6 +25,9 @@ SHAPE = (1500, 512)
 TILE = tile_shape(SHAPE, 4)
 WHOLE = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
 VALUES = {"extra/step": 3}
+# 40 MiB, in 64 tiles that are not contiguous; of few different numbers, so that they compress
+LARGE = np.random.default_rng(1).integers(0, 9, (10 << 10, 1 << 10)).astype(np.float32)
+ZEROS = np.zeros_like(LARGE)
 
 
 def empty() -> TensorPiece:
@@ -105,3 +110,44 @@ def test_no_more_is_asked_for_than_there_is_memory_for(tmp_path: Path) -> None:
     )
     assert arrivals.left == 0
     assert np.isnan(arrivals.memory).all()
+
+
+def scattered(store: Store, budget: EncodeBudget | None, encoder: ChunkEncoder) -> WrittenPart:
+    """A save of a tensor whose tiles are not contiguous, and of one that is constant."""
+    whole = [
+        TensorPiece("model/w", "float32", LARGE.shape, (0, 0), LARGE),
+        TensorPiece("model/zeros", "float32", ZEROS.shape, (0, 0), ZEROS),
+    ]
+    options = WriteOptions(pack_bytes=4 << 20, threads=2, encoder=encoder)
+    with Session(store, "r") as session:
+        made = session.begin(1)
+        index = RunChunkIndex(store, "r").index()
+        written = write(store, made, whole, VALUES, index, options, budget)
+        write_part(store, ManifestHeader(made, 1.0, 1, {}), 0, written)
+        commit(store, made, 1, check=session.check)
+    assert problems(store) == []
+    return written
+
+
+def test_a_raw_save_takes_little_memory_beside_the_state(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, create=True)
+    tracemalloc.start()
+    try:
+        written = scattered(store, None, ChunkEncoder(None))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert written.new_bytes > LARGE.nbytes
+    assert peak < LARGE.nbytes // 2  # three packs are written at a time, 4 MiB of each
+
+
+def test_while_the_store_is_faster_probes_and_constants_are_encoded(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, create=True)
+    budget = EncodeBudget(2 * LARGE.nbytes, only_if_slower=True)
+    budget.encoded(1 << 20, 1 << 19, 1.0)
+    budget.sent(1 << 30, 1e-3, is_bound=True)
+    assert is_store_faster(budget.outlook())
+    tables = scattered(store, budget, ChunkEncoder()).tables["model"].chunks
+    assert {chunk.codec for chunk in tables["model/zeros"].values()} == {Codec.CONSTANT}
+    codecs = [chunk.codec for chunk in tables["model/w"].values()]
+    assert sum(codec is not Codec.RAW for codec in codecs) == 1, "one of 64"

@@ -1,0 +1,57 @@
+"""Parts of an object that are made when they are written, so that they take no memory before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, overload
+
+from checkpointing.storage.interface import Buffer
+
+
+@dataclass(frozen=True)
+class LazyPart:
+    """A part that is made when it is asked for.
+
+    Attributes:
+        nbytes: its size.
+        make: returns its bytes, in memory of their own; every call returns the same bytes.
+    """
+
+    nbytes: int
+    make: Callable[[], Buffer]
+
+
+Part: TypeAlias = Buffer | LazyPart
+
+
+class LazyParts(Sequence[Buffer]):
+    """The parts of an object, for `Storage.put`. Each is made anew whenever it is asked for, so a
+    storage that takes one after the other has few of them in memory."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self.nbytes = sum(map(part_size, parts))
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Buffer: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyParts: ...
+    def __getitem__(self, index: int | slice) -> Buffer | LazyParts:
+        if isinstance(index, slice):
+            return LazyParts(self._parts[index])
+        part = self._parts[index]
+        return part.make() if isinstance(part, LazyPart) else part
+
+
+def part_size(part: Part) -> int:
+    """Return the bytes of a part."""
+    return part.nbytes if isinstance(part, LazyPart) else memoryview(part).nbytes
+
+
+def total_size(parts: Sequence[Buffer]) -> int:
+    """Return the bytes of all parts, without making them."""
+    return parts.nbytes if isinstance(parts, LazyParts) else sum(map(part_size, parts))
