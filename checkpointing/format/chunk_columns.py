@@ -252,6 +252,11 @@ class ChunksByBox(Mapping[Box, Chunk]):
     def values(self) -> ValuesView[Chunk]:
         return self._all.values()
 
+    def pairs(self) -> Iterator[tuple[Box, Chunk]]:
+        """Yields all boxes and chunks, which are not kept in memory."""
+        for segment in self.segments:
+            yield from segment.pairs(np.arange(len(segment.boxes)))
+
     def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
         """Yields the boxes and chunks that share an element with `box`."""
         for finder in self._finders:

@@ -191,8 +191,9 @@ class Checkpoint:
         bits = element(spec.dtype).bits
         target = read.into.view(bits)
         table = self.table_with(read.tensor)
+        is_whole = read.box == whole(spec.shape)  # then every box lies in it
         for placed, chunk in table.reaching(read.tensor, read.box):
-            common = placed.intersect(read.box)
+            common = placed if is_whole else placed.intersect(read.box)
             if common is not None:
                 use = _copier(target, read.box, placed, common, bits)
                 yield ChunkRequest(chunk, spec.dtype, read.tensor, use)

@@ -31,7 +31,14 @@ ROWS, COLUMNS = 64, 48
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
-class Deltas:
+class EncodesAtOnce:
+    """An encoder that is asked about every chunk."""
+
+    def expects_raw(self, budget: object) -> bool:
+        return False
+
+
+class Deltas(EncodesAtOnce):
     """Encodes every chunk relative to the one before it, if there is one."""
 
     def reads(self, name: str, dtype: str, before: Chunk) -> Chunk:
@@ -51,14 +58,14 @@ class Deltas:
         return EncodedChunk(encode(Codec.DELTA, raw, layout, read(before)), Codec.DELTA, before)
 
 
-class Raws:
+class Raws(EncodesAtOnce):
     """Encodes nothing."""
 
     def encode(self, raw: Buffer, **_: object) -> EncodedChunk:
         return EncodedChunk(bytes(raw), Codec.RAW)
 
 
-class Planes:
+class Planes(EncodesAtOnce):
     """Encodes every chunk for itself."""
 
     def encode(self, raw: Buffer, element: ElementType, **_: object) -> EncodedChunk:
