@@ -36,7 +36,7 @@ from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ChunksB
 from checkpointing.format.chunks import Chunk, with_bases
 from checkpointing.format.column_merge import gather
 from checkpointing.format.element_types import element
-from checkpointing.format.tiles import Box, Shape, whole
+from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.values.json_values import Json
 from checkpointing.storage.interface import Buffer
 
@@ -118,7 +118,7 @@ class ItemTable:
     def reaching(self, name: str, box: Box) -> Iterable[tuple[Box, Chunk]]:
         """Returns the chunks of a tensor that share an element with `box`, with their boxes."""
         placed = self.chunks[name]
-        is_all = box == whole(self.tensors[name].shape)
+        is_all = box.sizes == self.tensors[name].shape
         if isinstance(placed, ChunksByBox):
             return placed.pairs() if is_all else placed.reaching(box)
         if is_all:

@@ -191,7 +191,7 @@ class Checkpoint:
         bits = element(spec.dtype).bits
         target = read.into.view(bits)
         table = self.table_with(read.tensor)
-        is_whole = read.box == whole(spec.shape)  # then every box lies in it
+        is_whole = read.box.sizes == spec.shape  # then every box lies in it
         for placed, chunk in table.reaching(read.tensor, read.box):
             common = placed if is_whole else placed.intersect(read.box)
             if common is not None:
