@@ -7,9 +7,12 @@ import sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # until there is a run to preempt
 gc.disable()  # what is imported and composed stays: to look for cycles in it is a tenth of the time
 
-from hpckit.submit.launch_command import main  # noqa: E402
+from hpckit.submit.composition.composition_process import begin_composition  # noqa: E402
 
 if __name__ == "__main__":
-    status = main()
+    composition = begin_composition(sys.argv[1:])
+    from hpckit.submit.launch_command import main  # while the config is composed
+
+    status = main(composition=composition)
     gc.freeze()  # not at the end, either
     sys.exit(status)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import threading
@@ -149,8 +150,17 @@ class Agent:
             if not all(self._carry_out(message) for message in self._channel.receive()):
                 return True
             self._poll()
-            time.sleep(TICK_S)
+            select.select(self._readable(), [], [], TICK_S)
         return False
+
+    def _readable(self) -> list[int]:
+        """Returns the descriptors whose messages are awaited: those of the supervisor and, while it
+        has a torchrun to report on, of the fork server."""
+        found = [self._channel.fileno()]
+        if self._workers is not None and self._server is not None:
+            answers = self._server.channel
+            found += [] if answers.has_ended else [answers.fileno()]
+        return found
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._pending_signals.append(signal.Signals(number).name)

@@ -58,7 +58,7 @@ class NodeWatchdog:
         self._client_socket, self._server_socket = socket.socketpair(
             socket.AF_UNIX, socket.SOCK_SEQPACKET
         )
-        self._server = self._start_server() if spec.launch.preload else None
+        self._server = self._start_server(at_once=True) if spec.launch.preload else None
         self._server_begun_s = time.monotonic()
         self._agent = 0  # process id; 0: there is no agent, or this process is the agent
         self._pending_signals: list[str] = []  # names of signals that no agent was sent yet
@@ -122,12 +122,12 @@ class NodeWatchdog:
         else:
             self._pending_signals.append(signal.Signals(number).name)
 
-    def _start_server(self) -> Process:
+    def _start_server(self, *, at_once: bool) -> Process:
         launch = self._spec.launch
         env = os.environ | variables_of(self._spec.cluster.slurm)
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.nproc_per_node)
-        return start_server(env, self._server_socket, STEP_SIGNALS, threads)
+        return start_server(env, self._server_socket, STEP_SIGNALS, threads, at_once=at_once)
 
     def _replace_server(self, server: Process) -> None:
         """Starts the fork server again, unless it ended soon after its start: then torchrun is
@@ -138,7 +138,8 @@ class NodeWatchdog:
             self._server = None
             self._server_socket.close()  # agents see the end of the connection
         else:
-            self._server, self._server_begun_s = self._start_server(), time.monotonic()
+            self._server = self._start_server(at_once=False)
+            self._server_begun_s = time.monotonic()
 
     def _report_killed(self) -> None:
         """Reports the killed agent to the supervisor in its place. The data in the pipe may end in

@@ -26,6 +26,9 @@ def launch(ctx: typer.Context) -> None:
 
     hpckit launch --help prints its manual.
     """
-    from hpckit.submit.launch_command import main
+    from hpckit.submit.composition.composition_process import begin_composition
 
-    raise typer.Exit(main(ctx.args))
+    composition = begin_composition(ctx.args)
+    from hpckit.submit.launch_command import main  # while the config is composed
+
+    raise typer.Exit(main(ctx.args, composition))

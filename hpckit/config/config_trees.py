@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hpckit.config.renamed_keys import earlier_names
-from hpckit.config.spec_parser import SpecError
+from hpckit.config.spec_error import SpecError
 
 Groups = Mapping[str, list[str]]
 """Options of each config group."""

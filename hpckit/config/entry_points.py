@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from hpckit.config.spec import RunSpec
+if TYPE_CHECKING:  # a command that only composes does without pydantic
+    from hpckit.config.spec import RunSpec
 
 LANGUAGE_MODEL = "hpckit.training.language_model:main"
 """The training function that trains a decoder of `conf/model/` on bytes or tokens of text."""

@@ -24,6 +24,7 @@ from hpckit.config.names_of_other_tools import key_for
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS, HIDDEN
+from hpckit.config.spec_error import SpecError as SpecError
 
 _Group = TypeVar("_Group")
 
@@ -71,14 +72,6 @@ def _is_plain(text: str) -> bool:
     except yaml.YAMLError:
         return False
     return True
-
-
-class SpecError(ValueError):
-    """Raised for a spec that cannot be run; `violations` holds all reasons, one line each."""
-
-    def __init__(self, found: list[str]) -> None:
-        super().__init__("\n".join(found))
-        self.violations = found
 
 
 def parse_spec(

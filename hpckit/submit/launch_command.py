@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from checkpointing import CheckpointError
 from hpckit.agent.verdict_record import EXIT_STATUS, REFUSED, VerdictKind
 from hpckit.config.spec import PackSpec, RunSpec
-from hpckit.config.spec_parser import SpecError, dump_spec
+from hpckit.config.spec_parser import SpecError, dump_spec, prepare_parser
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
 from hpckit.rundir.lock import RunHeldError
-from hpckit.submit.program.program_command import SEPARATOR, left_out_note, split
+from hpckit.submit.program.program_command import left_out_note, split, typed_overrides
 from hpckit.system.early_signals import early_signals
 from hpckit.system.os_errors import describe
 from hpckit.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from hpckit.submit.composition.composition_process import CompositionProcess
     from hpckit.submit.preparation import SubmissionRequest
 
 
@@ -49,15 +50,19 @@ FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cf
 FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `launch.py` with `argv` and returns its exit status."""
+def main(argv: Sequence[str] | None = None, composition: CompositionProcess | None = None) -> int:
+    """Runs `launch.py` with `argv` and returns its exit status.
+
+    Args:
+        composition: composes the config of `argv`. None: it is composed here.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own, _ = split(arguments)
     if "--help" in own or "-h" in own:
         return _print_help(own)
     try:
         with early_signals():
-            return run_command(parse_arguments(arguments))
+            return run_command(parse_arguments(arguments), composition)
     except SpecError as error:
         return refuse(error.violations)
     except OSError as error:
@@ -75,14 +80,10 @@ def parse_arguments(arguments: Sequence[str]) -> LaunchCommand:
     Raises:
         SpecError: there is a flag that launch.py does not have.
     """
-    arguments, program = split(arguments)
-    flags = [word for word in arguments if word.startswith("-")]
+    flags = [word for word in split(arguments)[0] if word.startswith("-")]
     if unknown := [word for word in flags if word not in FLAGS]:
         raise SpecError([_unknown(word) for word in unknown])
-    overrides = [word for word in arguments if not word.startswith("-")]
-    if program is not None:
-        overrides += [SEPARATOR, *program]
-    return LaunchCommand(overrides, **{FLAGS[word]: True for word in flags})
+    return LaunchCommand(typed_overrides(arguments), **{FLAGS[word]: True for word in flags})
 
 
 def _unknown(flag: str) -> str:
@@ -97,8 +98,11 @@ def _unknown(flag: str) -> str:
     return f"{flag}: unknown option; {hint}see {program()} --help"
 
 
-def run_command(command: LaunchCommand) -> int:
+def run_command(command: LaunchCommand, composition: CompositionProcess | None = None) -> int:
     """Composes and checks the spec, carries out the command, and returns the exit status.
+
+    Args:
+        composition: as in `main`.
 
     Raises:
         SpecError: the config or what it names cannot be used.
@@ -118,7 +122,9 @@ def run_command(command: LaunchCommand) -> int:
 
         return run_sweep(command)
     base, project = Path.cwd(), find_project(Path.cwd())
-    spec = preparation.compose(command.overrides, base, project)
+    if composition is not None:
+        _import_ahead(command)
+    spec = preparation.compose(command.overrides, base, project, composition)
     spec, of_shell = with_sbatch_variables(spec, os.environ)
     if command.cfg:
         print(dump_spec(spec), end="")
@@ -141,6 +147,18 @@ def run_command(command: LaunchCommand) -> int:
         print(describe_submission(spec, wanted.run, found.dataset, earlier, code))
         return 0
     return _start(wanted, command)
+
+
+def _import_ahead(command: LaunchCommand) -> None:
+    """Imports what most commands need once their config is composed, while another process composes
+    it."""
+    prepare_parser()
+    if split(command.overrides)[1] is None:  # a program reads no data that hpckit knows of
+        import data.read.dataset  # noqa: F401
+    if command.dry_run:
+        import hpckit.submit.dry_run
+    elif not command.cfg:
+        import hpckit.submit.job_submission  # noqa: F401
 
 
 def _show_fake_step(spec: RunSpec) -> int:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import PackSpec, RunSpec
@@ -22,18 +23,26 @@ from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir, lock_paths, run_directory, run_name
 from hpckit.rundir.lock import hold_all
 from hpckit.slurm.queued_jobs import refuse_queued
-from hpckit.submit.compose import compose_spec
+from hpckit.submit.compose import compose_spec, spec_of
 from hpckit.submit.preflight.checks import (
     Preflight,
     preflight,
     slurm_problems,
     with_absolute_paths,
 )
-from hpckit.submit.program.program_command import parse_program, split, with_arguments, with_program
+from hpckit.submit.program.program_command import (
+    command_overrides,
+    parse_program,
+    split,
+    with_arguments,
+)
 from hpckit.submit.resume_overrides import with_kept_extension
 from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from hpckit.system.store_timeouts import interactive_store_options
+
+if TYPE_CHECKING:
+    from hpckit.submit.composition.composition_process import CompositionProcess
 
 
 @dataclass(frozen=True)
@@ -63,22 +72,32 @@ class CommandOptions:
     """Prints a message to the user."""
 
 
-def compose(overrides: Sequence[str], base: Path, project: Project) -> RunSpec:
+def compose(
+    overrides: Sequence[str],
+    base: Path,
+    project: Project,
+    composition: CompositionProcess | None = None,
+) -> RunSpec:
     """Returns the spec of these overrides, with absolute paths.
 
     Args:
         overrides: what the user typed, with a program after `--` if there is one.
         base: the folder that relative paths start from.
+        composition: composes these overrides for the project around the working directory. None:
+            they are composed here.
 
     Raises:
         SpecError: the config cannot be used; the error has all problems that can be found together.
     """
-    typed, words = split(overrides)
-    if words is None:
-        return with_absolute_paths(compose_spec(typed, project=project), base)
-    program = parse_program(words)
-    spec = compose_spec(with_program(typed, program), project=project)
-    return with_absolute_paths(with_arguments(spec, program), base)
+    composed = None if composition is None else composition.result()
+    if composed is None:
+        spec = compose_spec(command_overrides(overrides), project=project)
+    else:
+        spec = spec_of(composed)
+    _, program = split(overrides)
+    if program is not None:
+        spec = with_arguments(spec, parse_program(program))
+    return with_absolute_paths(spec, base)
 
 
 def request(

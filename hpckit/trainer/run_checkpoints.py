@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from checkpointing import (
     Auto,
     Best,
     Checkpointer,
+    CheckpointerOptions,
     Every,
     Last,
     Minutes,
@@ -20,10 +22,11 @@ from checkpointing import (
     Unevaluated,
 )
 from checkpointing.save_policy import SavePolicy
+from checkpointing.service.client.early_start import start_early
 from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, best_policy
-from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec
+from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec, RunSpec
 from hpckit.events.schema import Degraded, DegradedSubject
-from hpckit.rundir.directory import checkpoint_root, run_name
+from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.fork_record import read_fork
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import StepMetrics
@@ -56,27 +59,15 @@ class RunCheckpoints:
         validations: ValidationSchedule,
         phases: StepPhases,
     ) -> None:
-        spec, run = context.cfg.checkpoint, context.env.at.run
-        policy = save_policy(spec)
+        cfg, run = context.cfg, context.env.at.run
+        options = checkpointer_options(cfg)
         self._context, self._agreement = context, agreement
         self._finite_check, self._validations = finite_check, validations
         self._checkpointer = Checkpointer(
-            checkpoint_root(context.cfg, run),
-            run=run_name(context.cfg),
-            every=policy,
-            keep=retention_policies(spec.keep, context.cfg.eval),
-            compress=spec.compress,
-            depth=spec.depth,
-            replicas=spec.replicas,
-            local=spec.local,
-            staging="slots" if spec.staging == "buffers" else "buckets",
-            max_unsaved=spec.max_unsaved_minutes,
-            check_replicas=spec.check_replicas or False,
-            may_differ=spec.may_differ,
-            on_event=context.events.emit_kind,
+            checkpoint_root(cfg, run), replace(options, on_event=context.events.emit_kind)
         )
         self._is_due = limit_clock_checks(
-            self._checkpointer.due, policy, agreement.is_clock_check_due
+            self._checkpointer.due, options.every, agreement.is_clock_check_due
         )
         self._snapshot_waits = SnapshotWaits(phases)
         self._unchanged_step: int | None = 0
@@ -214,6 +205,29 @@ class RunCheckpoints:
         if not self._agreement.is_leaving:
             return None
         return max(0.0, self._context.heartbeats.seconds_left())
+
+
+def checkpointer_options(cfg: RunSpec) -> CheckpointerOptions:
+    """Return the options of the `Checkpointer` of a run."""
+    spec = cfg.checkpoint
+    return CheckpointerOptions(
+        run=run_name(cfg),
+        every=save_policy(spec),
+        keep=retention_policies(spec.keep, cfg.eval),
+        compress=spec.compress,
+        depth=spec.depth,
+        replicas=spec.replicas,
+        local=spec.local,
+        staging="slots" if spec.staging == "buffers" else "buckets",
+        max_unsaved=spec.max_unsaved_minutes,
+        check_replicas=spec.check_replicas or False,
+        may_differ=spec.may_differ,
+    )
+
+
+def start_service_early(cfg: RunSpec, run: RunDir) -> None:
+    """Start the checkpoint service of this node, if it is not running, while the ranks meet."""
+    start_early(checkpointer_options(cfg).service_config(checkpoint_root(cfg, run)))
 
 
 def save_policy(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:

@@ -61,7 +61,7 @@ from hpckit.trainer.precision.finite_check import FiniteCheck
 from hpckit.trainer.random_seeds import seed_step
 from hpckit.trainer.rank_agreement import RankAgreement
 from hpckit.trainer.rank_setup import set_up_rank
-from hpckit.trainer.run_checkpoints import RunCheckpoints
+from hpckit.trainer.run_checkpoints import RunCheckpoints, start_service_early
 from hpckit.trainer.run_records import RunRecords
 from hpckit.trainer.spikes.past_rollbacks import PastRollbacks
 from hpckit.trainer.spikes.spike_detection import NAMES, SpikeDetector
@@ -96,6 +96,8 @@ class TrainingRun:
 
     def __init__(self, cfg: RunSpec, env: WorkerEnvironment) -> None:
         """Set up this rank, as `hpckit.trainer.rank_setup.set_up_rank`. Collective."""
+        if env.local_rank == 0:
+            start_service_early(cfg, env.at.run)
         context = set_up_rank(cfg, env)
         self._cfg, self._context, self._heartbeats = cfg, context, context.heartbeats
         self.device = context.device

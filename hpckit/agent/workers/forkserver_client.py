@@ -36,7 +36,12 @@ _POLL_S = 0.01
 
 
 def start_server(
-    env: Mapping[str, str], control: socket.socket, ignore: Sequence[signal.Signals], threads: int
+    env: Mapping[str, str],
+    control: socket.socket,
+    ignore: Sequence[signal.Signals],
+    threads: int,
+    *,
+    at_once: bool,
 ) -> Process:
     """Starts a fork server and returns its process.
 
@@ -47,9 +52,12 @@ def start_server(
             other end may connect.
         ignore: signals to ignore, as in `spawn`.
         threads: the expected number of threads of each worker.
+        at_once: whether its imports need not leave processor time to ranks of this node, as there
+            are none yet.
     """
     env = dict(env) | torchrun_variables(threads)
-    return spawn_with_stdin(SERVER, env, control.fileno(), ignore)
+    command = [*SERVER, "--at-once"] if at_once else SERVER
+    return spawn_with_stdin(command, env, control.fileno(), ignore)
 
 
 class ForkServerClient:

@@ -206,7 +206,7 @@ def _time_batches(
     from hpckit.cli.bench.measured_runs import prepared_runs
     from hpckit.cli.bench.measured_workload import with_images
     from hpckit.cli.bench.short_run import short_run_words
-    from hpckit.submit.compose import quoted
+    from hpckit.submit.composition.hydra_values import quoted
     from hpckit.trainer.measurement.batch_size_figures import REPORT
 
     file = folder / "batches.json"

@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from hpckit.config.config_trees import has_tree
 from hpckit.rundir.code_snapshot.data_files import MAX_DATA_BYTES, is_data
 from hpckit.rundir.code_snapshot.git_command import git_output
 from hpckit.rundir.code_snapshot.ignore_patterns import NAME as IGNORE_FILE
@@ -28,6 +27,8 @@ from hpckit.rundir.code_snapshot.left_out import (
     group_left_out,
     largest_folders,
 )
+from hpckit.rundir.code_snapshot.project import Project as Project
+from hpckit.rundir.code_snapshot.project import find_project as find_project
 from hpckit.rundir.code_snapshot.project_files import ProjectFiles, folders_of, list_project
 from hpckit.rundir.code_snapshot.shared_copies import (
     SnapshotSource,
@@ -55,14 +56,6 @@ MAX_BYTES = 2 << 30
 LARGE_FILE = "large file"
 OUTSIDE_LINK = "link to a folder outside of the project"
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-
-
-@dataclass(frozen=True)
-class Project:
-    """The folder of the user's code."""
-
-    root: Path
-    git: bool
 
 
 @dataclass(frozen=True)
@@ -97,17 +90,6 @@ class ProjectContent(NamedTuple):
 
 class CodeSnapshotError(RuntimeError):
     """Raised if the project cannot be copied as it is."""
-
-
-def find_project(cwd: Path) -> Project:
-    """Returns the git work tree that holds `cwd`, or the nearest folder in it with its own config
-    tree; without git, `cwd` itself."""
-    here, top = cwd.resolve(), git_output(cwd, "rev-parse", "--show-toplevel")
-    if not top:
-        return Project(here, False)
-    root = Path(top.removesuffix("\n"))
-    inside = (folder for folder in (here, *here.parents) if folder.is_relative_to(root))
-    return Project(next(filter(has_tree, inside), root), True)
 
 
 def shadowed_packages(project: Project) -> list[str]:

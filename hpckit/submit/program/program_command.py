@@ -14,10 +14,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from hpckit.config.entry_points import is_python
-from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
+from hpckit.config.spec_error import SpecError
+
+if TYPE_CHECKING:
+    from hpckit.config.spec import RunSpec
 
 SEPARATOR = "--"
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -68,6 +71,27 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
         return list(words), None
     at = list(words).index(SEPARATOR)
     return list(words[:at]), list(words[at + 1 :])
+
+
+def typed_overrides(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command line without its options: overrides, and a program after
+    `--`."""
+    own, program = split(words)
+    overrides = [word for word in own if not word.startswith("-")]
+    return overrides if program is None else [*overrides, SEPARATOR, *program]
+
+
+def command_overrides(words: Sequence[str]) -> list[str]:
+    """Returns the overrides that the spec of a command is composed of.
+
+    Args:
+        words: overrides, with a program after `--` if there is one.
+
+    Raises:
+        SpecError: the program cannot be run as it is given.
+    """
+    typed, program = split(words)
+    return typed if program is None else with_program(typed, parse_program(program))
 
 
 def parse_program(words: Sequence[str]) -> ProgramCommand:
@@ -227,6 +251,8 @@ def with_arguments(spec: RunSpec, program: ProgramCommand) -> RunSpec:
     Raises:
         SpecError: an argument breaks a rule.
     """
+    from hpckit.config.spec_parser import parse_spec, spec_values  # imports pydantic
+
     assert spec.command is not None
     whole = replace(spec, command=replace(spec.command, arguments=program.arguments))
     return parse_spec(spec_values(whole), origin=None)

@@ -2,7 +2,8 @@
 imports done.
 
 `python -m hpckit.trainer.torchrun.fork_server` is a child of the node's watchdog. It imports torch
-once, while processors are idle, and then serves one agent after the other. Each agent connects by
+once, with `--at-once` as fast as it can, since no rank runs on the node yet, and otherwise while
+processors are idle. Then it serves one agent after the other. Each agent connects by
 the server's standard input and passes two pipes. From the first one the server reads orders, each a
 line of JSON. To the second one it writes which process it has started and how that process ended,
 one process at a time. A torchrun ends with the agent that ordered it.
@@ -28,6 +29,7 @@ from typing import Any
 from hpckit.system.child_processes import die_with_parent, redirect_output
 from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder
 
+AT_ONCE = "--at-once"
 _TICK_MS = 20
 
 
@@ -62,12 +64,12 @@ def main() -> None:
     connection = accept(control)
     if connection is None:
         return
-    finder = BackgroundImportFinder(connection.orders)
-    sys.meta_path.insert(0, finder)
+    finders = [] if AT_ONCE in sys.argv else [BackgroundImportFinder(connection.orders)]
+    sys.meta_path[:0] = finders
     from hpckit.trainer.torchrun import forked_workers
     from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 
-    sys.meta_path.remove(finder)
+    del sys.meta_path[: len(finders)]
     FIRST_USE.check_driver()  # a fork could not detect it
     gc.freeze()  # so that garbage collection does not write to the pages that all forks share
     while connection is not None:

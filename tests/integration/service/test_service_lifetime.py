@@ -16,6 +16,7 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.client import service_client, service_lookup, service_start
+from checkpointing.service.client.early_start import start_early
 from checkpointing.service.client.service_start import connect
 from checkpointing.service.client.service_stop import end_services, report_lost_ranks
 from checkpointing.service.config import ServiceConfig
@@ -250,6 +251,27 @@ def test_trainers_that_come_at_once_find_one_service_which_one_of_them_starts(
     assert starts == [address(str(store), RUN, "a")]
     for trainer in trainers:
         trainer.close()
+    assert_nothing_left(runtime)
+
+
+def test_a_service_that_was_started_early_is_the_one_that_a_trainer_joins(
+    store: Path, runtime: Path
+) -> None:
+    there = config(store)
+    start_early(there).join()
+    pid = pid_of(there)
+    assert pid
+    trainer = one(there)
+    assert pid_of(there) == pid
+    trainer.close()
+    assert_nothing_left(runtime)
+
+
+def test_who_joins_says_why_a_service_could_not_start_early(runtime: Path) -> None:
+    there = config("nonsense://there")
+    start_early(there).join()
+    with pytest.raises(ServiceError, match=r"cannot start: .*nonsense"):
+        one(there)
     assert_nothing_left(runtime)
 
 

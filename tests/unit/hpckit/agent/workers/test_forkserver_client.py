@@ -35,7 +35,7 @@ class Served:
 
     def start(self) -> None:
         env = os.environ | {ADDRESS: "0"}  # with imports of its own
-        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1)
+        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1, at_once=True)
 
     def connect(self) -> None:
         self.agent = ForkServerClient(self.control, (signal.SIGTERM,))

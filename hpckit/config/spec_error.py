@@ -1,0 +1,11 @@
+"""The error of a spec that cannot be run, for modules that do not import the spec itself."""
+
+from __future__ import annotations
+
+
+class SpecError(ValueError):
+    """Raised for a spec that cannot be run; `violations` holds all reasons, one line each."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__("\n".join(found))
+        self.violations = found
