@@ -38,6 +38,7 @@ from hpckit.system.child_processes import (
     kill_all,
     name_process,
 )
+from hpckit.system.process_end import end_process
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ class NodeWatchdog:
         self._pending_signals: list[str] = []  # names of signals that no agent was sent yet
 
     def run(self) -> int:
-        """Runs until the last agent ends and returns its exit status; in the fork that is an agent,
-        returns the agent's own."""
+        """Runs until the last agent ends and returns its exit status."""
         watchdog = os.getpid()
         for number in STEP_SIGNALS:
             signal.signal(number, self._forward_signal)
@@ -73,7 +73,7 @@ class NodeWatchdog:
             begun_s, agent = time.monotonic(), os.fork()
             if not agent:
                 die_with_parent(watchdog)
-                return self._run_agent()
+                end_process(self._run_agent())
             self._agent = agent
             while self._pending_signals:
                 os.kill(agent, signal.Signals[self._pending_signals.pop(0)])
@@ -158,4 +158,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -56,6 +55,7 @@ from hpckit.supervisor.signal_requests import SupervisorRequests
 from hpckit.supervisor.supervised_run import SupervisedRun, open_run
 from hpckit.supervisor.termination_cause import TerminationCause
 from hpckit.supervisor.verdict import past_of
+from hpckit.system.process_end import end_process
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,8 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
         with report:
             status = _supervise(run, submission, gpus, events, report)
     if status and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-        sys.exit(status)  # otherwise submitit's process ends with 0, and the job as a success
+        # otherwise submitit's process ends with 0, and the job as a success
+        end_process(status)
     return status
 
 

@@ -21,12 +21,16 @@ import signal
 import socket
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hpckit.system.child_processes import die_with_parent, redirect_output
+from hpckit.system.process_end import end_process
 from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder
 
 AT_ONCE = "--at-once"
@@ -75,9 +79,18 @@ def main() -> None:
     while connection is not None:
         arguments = serve(connection, control)
         if arguments is not None:
-            forked_workers.main(arguments)
-            return
+            _run_torchrun(partial(forked_workers.main, arguments))
         connection = accept(control)
+
+
+def _run_torchrun(run: Callable[[], None]) -> NoReturn:
+    """Run torchrun in this fork, and end the fork as a program would end."""
+    try:
+        run()
+    except Exception:  # noqa: BLE001 - whatever it is: it is printed, as by an interpreter
+        traceback.print_exc()
+        end_process(1)
+    end_process(0)
 
 
 def accept(control: socket.socket) -> ForkServerConnection | None:
