@@ -28,7 +28,7 @@ import psutil
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.agent.message_channel import Channel, Message
 from hpckit.agent.node_health.health_probes import start_health_check
-from hpckit.agent.orphaned_job import SupervisorLiveness, end_job, is_orphan
+from hpckit.agent.orphaned_job import EarlyNodeCheck, SupervisorLiveness, end_job, is_orphan
 from hpckit.agent.workers.forkserver_client import ForkServerClient
 from hpckit.agent.workers.torchrun_command import Rendezvous
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS, WorkerResources, Workers
@@ -146,10 +146,13 @@ class Agent:
 
     def _serve_until_quit(self) -> bool:
         """Returns False if the supervisor is gone."""
+        found = job_of()
+        check = EarlyNodeCheck(None if found is None else found[0])
         while not self._channel.is_over:
             if not all(self._carry_out(message) for message in self._channel.receive()):
                 return True
             self._poll()
+            check.update(is_quiet=self._channel.is_quiet)
             select.select(self._readable(), [], [], TICK_S)
         return False
 

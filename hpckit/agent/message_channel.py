@@ -60,6 +60,11 @@ class Channel:
         wait in the pipe."""
         return self._is_over or self._silence_s > (SUSPECT_S if self.is_suspect else SILENT_S)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether two heartbeats of the other side are missing, as of one that may be lost."""
+        return self._silence_s > SUSPECT_S
+
     def send(self, message: Message) -> None:
         """Sends a message as plain JSON. What does not fit into the pipe goes with the next call of
         `receive`, message or heartbeat."""

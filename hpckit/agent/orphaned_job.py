@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +55,38 @@ class SupervisorLiveness:
         """
         self._has_written |= any(event.kind in _SUPERVISOR_EVENTS for event in self._tail.read())
         return self._has_written
+
+
+class EarlyNodeCheck:
+    """Makes Slurm's controller contact the node of the supervisor once the supervisor is quiet.
+
+    An agent waits some seconds longer before it counts a quiet supervisor as lost. Meanwhile Slurm
+    finds out whether the node answers, for which it waits as long (MessageTimeout), so that
+    `is_orphan` need not wait for it again.
+    """
+
+    def __init__(self, job: str | None, ask: Ask | None = None) -> None:
+        """
+        Args:
+            job: the number of the job. None: there is none.
+            ask: calls a program of Slurm, for tests.
+        """
+        self._job, self._ask = job, ask or _ask
+        self._was_quiet = False
+
+    def update(self, *, is_quiet: bool) -> threading.Thread | None:
+        """Takes whether the supervisor is quiet now, and returns the thread that asks Slurm, which
+        is started each time the supervisor falls quiet."""
+        is_new = is_quiet and not self._was_quiet
+        self._was_quiet = is_quiet
+        if not is_new or self._job is None:
+            return None
+        asking = (self._job, self._ask)
+        thread = threading.Thread(
+            target=_trigger_node_check, args=asking, name="node check", daemon=True
+        )
+        thread.start()
+        return thread
 
 
 def is_orphan(

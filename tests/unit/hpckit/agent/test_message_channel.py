@@ -114,6 +114,10 @@ def test_who_is_suspect_is_lost_sooner(pair: Pair, monkeypatch: pytest.MonkeyPat
     until(lambda: pair.here.receive() == [] and pair.here.is_over)
     pair.here.is_suspect = False
     assert not pair.here.is_over
+    assert pair.here.is_quiet
+    pair.there.send_heartbeat()
+    assert pair.here.receive() == []
+    assert not pair.here.is_quiet
 
 
 def test_who_was_busy_for_long_has_not_heard_the_other_side(

@@ -10,6 +10,7 @@ import pytest
 
 from hpckit.agent import orphaned_job
 from hpckit.agent.orphaned_job import (
+    EarlyNodeCheck,
     SupervisorLiveness,
     end_job,
     is_left_to_slurm,
@@ -56,6 +57,24 @@ class Controller:
         if state == "no answer":
             raise subprocess.CalledProcessError(1, list(command))
         return NODE.format(state)
+
+
+def test_slurm_is_made_to_look_each_time_the_supervisor_falls_quiet() -> None:
+    slurm = Controller("IDLE")
+    check = EarlyNodeCheck("7", slurm)
+    looks = []
+    for is_quiet in (False, True, True, False, True):
+        thread = check.update(is_quiet=is_quiet)
+        looks.append(thread is not None)
+        if thread is not None:
+            thread.join()
+            assert slurm.was_made_to_look
+    assert looks == [False, True, False, False, True]
+    assert not slurm.cancelled
+
+
+def test_an_agent_in_no_job_asks_nobody_about_a_quiet_supervisor() -> None:
+    assert EarlyNodeCheck(None).update(is_quiet=True) is None
 
 
 def lives() -> bool:
