@@ -11,8 +11,6 @@ from hpckit.submit.composition.composition_process import begin_composition  # n
 
 if __name__ == "__main__":
     composition = begin_composition(sys.argv[1:])
-    from hpckit.submit.launch_command import main  # while the config is composed
+    from hpckit.submit.launch_command import run_as_program  # while the config is composed
 
-    status = main(composition=composition)
-    gc.freeze()  # not at the end, either
-    sys.exit(status)
+    run_as_program(composition)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from checkpointing import CheckpointError
 from hpckit.agent.verdict_record import EXIT_STATUS, REFUSED, VerdictKind
@@ -19,6 +19,7 @@ from hpckit.rundir.lock import RunHeldError
 from hpckit.submit.program.program_command import left_out_note, split, typed_overrides
 from hpckit.system.early_signals import early_signals
 from hpckit.system.os_errors import describe
+from hpckit.system.process_end import end_process
 from hpckit.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,6 +49,15 @@ class LaunchCommand:
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
 FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
+
+
+def run_as_program(composition: CompositionProcess | None) -> NoReturn:
+    """Runs `launch.py` with the arguments of this process, and ends the process.
+
+    Args:
+        composition: as of `main`.
+    """
+    end_process(main(composition=composition))
 
 
 def main(argv: Sequence[str] | None = None, composition: CompositionProcess | None = None) -> int:

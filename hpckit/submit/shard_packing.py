@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from hpckit.config.config_trees import conf_dir
 from hpckit.config.spec import PackSpec
 
@@ -45,6 +43,8 @@ def is_stdlib_by_default(pack: PackSpec | None, shards: str) -> bool:
 def stdlib_place() -> Path:
     """Returns the path of the shards of Python's standard library, by the config of
     `data=stdlib`."""
+    from omegaconf import OmegaConf  # most runs have shards of their own
+
     named = OmegaConf.load(conf_dir() / "data" / f"{_STDLIB}.yaml")
     return Path.cwd() / Path(str(OmegaConf.select(named, "shards"))).expanduser()
 

@@ -30,7 +30,6 @@ from hpckit.submit.preflight.evaluation_entry import evaluation_entry_problems
 from hpckit.submit.preflight.remote_python import check_python
 from hpckit.submit.preflight.torch_version import torch_problems
 from hpckit.submit.preflight.writable_folder import unwritable
-from hpckit.submit.program.program_check import command_problems
 from hpckit.system.private_folders import folder_problem
 from hpckit.system.store_timeouts import interactive_store_options
 
@@ -152,6 +151,8 @@ def _program_problems(spec: RunSpec, project: Project) -> list[str]:
     if spec.command is None:
         problems = entry_problems(spec.entry or "", project.root)
         return [*problems, *evaluation_entry_problems(spec, project.root)]
+    from hpckit.submit.program.program_check import command_problems  # imports psutil
+
     slurm = spec.cluster.slurm
     is_elsewhere = slurm is not None and bool(slurm.container or slurm.python)
     cwd = Path(spec.command.cwd or ".")
