@@ -91,13 +91,16 @@ def open_resources(
     with failure_context("end the processes that an earlier supervisor left on this node"):
         if killed := kill_strays(run.path):
             events.emit(StraysKilled(pids=killed))
-    saved_step = SavedStep(supervised.spec, run, events, written)
     drain_s = None if supervised.job is None else supervised.report_limit_s
     with (
         RendezvousStore(nodes.address) as store,
         AgentPool(nodes.start_agent, events, drain_s, supervised.spec.health) as agents,
         SuspectReporter(supervised) as suspects,
     ):
+        with failure_context("start the agents"):  # which import while the store is asked
+            first = max(run.generation_numbers(), default=0) + 1
+            agents.start_agents(range(nodes.count), first)
+        saved_step = SavedStep(supervised.spec, run, events, written)
         yield JobResources(
             supervised,
             controls,
