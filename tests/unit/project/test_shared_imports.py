@@ -28,7 +28,7 @@ class Server:
     def __init__(self, run: Path, **variables: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.env = os.environ | {"PYTHONSAFEPATH": "1", "HPCKIT_RUN": str(run)} | variables
-        self.process = start_server(self.env, theirs, (signal.SIGTERM,), threads=1)
+        self.process = start_server(self.env, theirs, (signal.SIGTERM,), threads=1, at_once=True)
         theirs.close()
         self.agent = ForkServerClient(self._control, (signal.SIGTERM,))
 

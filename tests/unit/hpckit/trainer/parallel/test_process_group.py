@@ -27,13 +27,15 @@ def test_a_rank_goes_on_once_rank_0_listens(reserved: socket.socket) -> None:
 
     timer = threading.Timer(0.05, listen)
     timer.start()
-    await_store(*reserved.getsockname())
+    host, port = reserved.getsockname()
+    await_store(host, port)
     assert has_listened.is_set()
     timer.join()
 
 
 def test_a_rank_leaves_it_to_torch_if_nobody_listens(reserved: socket.socket) -> None:
-    await_store(*reserved.getsockname(), within_s=0.02)
+    host, port = reserved.getsockname()
+    await_store(host, port, within_s=0.02)
 
 
 def test_a_rank_leaves_an_unknown_host_to_torch() -> None:

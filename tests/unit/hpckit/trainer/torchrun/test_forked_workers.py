@@ -37,7 +37,7 @@ def spied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **variables: str) -> 
     env = os.environ | torchrun_variables(1) | {"SPY_FILE": str(told)} | variables
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        server = start_server(env, theirs, (signal.SIGTERM,), threads=1)
+        server = start_server(env, theirs, (signal.SIGTERM,), threads=1, at_once=True)
         agent = ForkServerClient(ours, (signal.SIGTERM,))
         try:
             torchrun = agent.begin([f"--log-dir={tmp_path}", *ONE_NODE], env, output)
