@@ -120,10 +120,14 @@ class EventTail:
             return
 
 
-def read_events(path: Path) -> list[Event]:
+def read_events(path: Path, *, with_steps: bool = True) -> list[Event]:
     """Returns all events of the file, ordered by `in_order`; an empty list if the file does not
-    exist."""
-    return in_order(EventTail(path).read())
+    exist.
+
+    Args:
+        with_steps: as of `EventTail.read`.
+    """
+    return in_order(EventTail(path).read(with_steps=with_steps))
 
 
 def _parse(line: bytes, path: Path) -> Event | None:

@@ -70,12 +70,12 @@ def unfinished(run: RunDir) -> list[str]:
     Raises:
         QueueError: Slurm does not answer; has its message.
     """
-    jobs = jobs_of(run, numbers_of(run, read_events(run.events)), queue())
+    jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), queue())
     return [job.number for job in jobs if not job.is_over]
 
 
 def _queued_of(run: RunDir, jobs: Iterable[SlurmJob]) -> list[QueuedJob]:
-    return of_run(run, numbers_of(run, read_events(run.events)), jobs)
+    return of_run(run, numbers_of(run, read_events(run.events, with_steps=False)), jobs)
 
 
 def of_run(run: RunDir, known: Sequence[str], jobs: Iterable[SlurmJob]) -> list[QueuedJob]:

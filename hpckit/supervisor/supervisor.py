@@ -234,7 +234,7 @@ def supervise_job(
 def _record_verdict(controls: JobControls, supervised: SupervisedRun, verdict: Verdict) -> None:
     """Writes a verdict that is about the jobs so far, and not about one generation."""
     number = max(supervised.run.generation_numbers(), default=0)
-    saved = saved_step_of(read_events(supervised.run.events))
+    saved = saved_step_of(read_events(supervised.run.events, with_steps=False))
     controls.recorder.write_verdict(number, verdict, saved)
 
 

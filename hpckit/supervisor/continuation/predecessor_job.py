@@ -57,7 +57,7 @@ def hold_run(supervised: SupervisedRun) -> Iterator[None]:
 
     def is_ending(error: RunHeldError) -> bool:
         mine = supervised.job_number
-        if mine is None or not is_given_up(former_job(read_events(run.events)), mine):
+        if mine is None or not is_given_up(former_job(_events(run)), mine):
             return False
         events.emit(
             Degraded(
@@ -108,13 +108,18 @@ def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
     Args:
         job: the number of this job. None: it is not a Slurm job.
     """
-    if job is None or (ended := end_before(read_events(run.events), job)) is None:
+    if job is None or (ended := end_before(_events(run), job)) is None:
         return False
     what = f"job {job} was not cancelled when the run ended ({ended}): it ends immediately"
     log.warning(what)
     events.emit(Degraded(subject=DegradedSubject.SUCCESSOR_CANCELLATION, what=what))
     events.emit(SuccessorCancelled(job=job))
     return True
+
+
+def _events(run: RunDir) -> list[Event]:
+    """Returns the events of a run without its steps, which tell nothing of its jobs."""
+    return read_events(run.events, with_steps=False)
 
 
 def end_before(events: Iterable[Event], job: str) -> str | None:

@@ -57,7 +57,9 @@ class ExcludeList:
         """Returns the nodes to exclude by the run's events so far, without those that the config
         excludes."""
         self._known = self._nodes() or self._known
-        bad = self._bad(excludable_nodes(read_events(self._run.events), time.time()))
+        bad = self._bad(
+            excludable_nodes(read_events(self._run.events, with_steps=False), time.time())
+        )
         if not bad:
             return ()
         if not self._known:  # a job that may get no node would never start
@@ -111,7 +113,10 @@ class ExcludeList:
             first: makes the job pending. False: it could not. Slurm may end this process's children
                 from then on, so the nodes are determined before.
         """
-        hosts, before = self.hosts(), excluded_from(read_events(self._run.events), job)
+        hosts, before = (
+            self.hosts(),
+            excluded_from(read_events(self._run.events, with_steps=False), job),
+        )
         by_user = self._by_user(job, before) if hosts or before else ()
         if not first() or not (hosts or before):
             return
@@ -154,11 +159,13 @@ class ExcludeList:
         others have gone meanwhile. Returns what else keeps the job from ever starting, or None: as
         long as it waits for another job, Slurm's reason does not say so."""
         try:
-            hosts = excluded_from(read_events(self._run.events), job)
+            hosts = excluded_from(read_events(self._run.events, with_steps=False), job)
             answer = self._ask(hosts)
             if hosts and answer.is_possible is False:
                 self.keep_from(job, _TIMEOUT_S)
-                answer = self._ask(excluded_from(read_events(self._run.events), job))
+                answer = self._ask(
+                    excluded_from(read_events(self._run.events, with_steps=False), job)
+                )
         except OSError as error:
             log.warning("cannot review the nodes that job %s does without: %s", job, error)
             return None
@@ -194,7 +201,7 @@ class ExcludeList:
                 job = os.environ.get("SLURM_JOB_ID", "")
                 text = show_job(job, _TIMEOUT_S)
                 self._options = options_of_job(text)
-                before = excluded_from(read_events(self._run.events), job)
+                before = excluded_from(read_events(self._run.events, with_steps=False), job)
                 self._own_exclude = self._by_user(job, before) or ()
             options = self._options
         except (OSError, subprocess.SubprocessError) as error:

@@ -64,7 +64,7 @@ class SuspectReporter:
         it, spec = self._supervised, self._spec
         assert spec is not None
         assert it.job is not None
-        bad = excludable_nodes(read_events(it.run.events), time.time())
+        bad = excludable_nodes(read_events(it.run.events, with_steps=False), time.time())
         if not (bad := reportable(bad, it.job.hosts)):
             return
         folder = open_folder(spec, os.environ)
