@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hpckit
 from hpckit import distribution, earlier_names
+from hpckit.system.output_streams import checked_output
 
 
 def main() -> None:
@@ -27,4 +28,5 @@ def main() -> None:
             f"hpckit: the command needs the package {missing}, which is not installed in "
             f"{sys.prefix}: {distribution.LAUNCHER}"
         )
-    app()
+    with checked_output():
+        app()

@@ -19,6 +19,7 @@ from hpckit.rundir.lock import RunHeldError
 from hpckit.submit.program.program_command import left_out_note, split, typed_overrides
 from hpckit.system.early_signals import early_signals
 from hpckit.system.os_errors import describe
+from hpckit.system.output_streams import checked_output
 from hpckit.system.process_end import end_process
 from hpckit.text.suggestions import did_you_mean
 
@@ -66,7 +67,11 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
     Args:
         composition: composes the config of `argv`. None: it is composed here.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with checked_output():
+        return _main(list(sys.argv[1:] if argv is None else argv), composition)
+
+
+def _main(arguments: list[str], composition: CompositionProcess | None) -> int:
     own, _ = split(arguments)
     if "--help" in own or "-h" in own:
         return _print_help(own)
@@ -75,6 +80,8 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
             return run_command(parse_arguments(arguments), composition)
     except SpecError as error:
         return refuse(error.violations)
+    except BrokenPipeError:  # the reader of the output has ended
+        raise
     except OSError as error:
         return refuse([describe(error)])
     except (RunHeldError, CodeSnapshotError, CheckpointError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ def reported_errors(json: bool = False) -> Iterator[None]:
     from hpckit.rundir.supervisor_process import SupervisorError
     from hpckit.slurm.squeue import QueueError
     from hpckit.system.os_errors import describe
+    from hpckit.system.output_streams import discard_output
 
     try:
         yield
@@ -34,7 +34,7 @@ def reported_errors(json: bool = False) -> Iterator[None]:
     except QueueError as error:
         reasons, status = [f"Slurm does not answer: {error}"], OUT_OF_REACH
     except BrokenPipeError:  # the reader has ended, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         raise typer.Exit(FOUND) from None
     except OSError as error:
         reasons, status = [describe(error)], REFUSED

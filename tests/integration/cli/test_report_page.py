@@ -10,11 +10,15 @@ from statistics import median
 import pytest
 from PIL import Image
 
+from hpckit.cli.plan.plan_document import plan_document
 from hpckit.report.page.page_file import render
+from hpckit.report.page.render.html_page import html
 from hpckit.rundir.fork_record import ForkRecord
 from tests.effort import some
 from tests.services.browser import Browser
 from tests.services.page_layout import layout_problems
+from tests.unit.hpckit.cli.measured_figures import bench_pages
+from tests.unit.hpckit.cli.test_plan_documents import planned
 from tests.unit.hpckit.report.eventful_runs import EVERY, died, eventful
 from tests.unit.hpckit.report.sample_runs import HOSTILE, content, ran, submitted
 
@@ -87,6 +91,18 @@ def test_dark_pages_are_as_readable(chromium: Browser, pages: dict[str, Path]) -
     for name, width in (*(("eventful", width) for width in WIDTHS), ("compared", WIDTHS[-1])):
         chromium.open(pages[name], width, is_dark=True)
         assert layout_problems(chromium)[1] == [], (name, width)
+
+
+def test_pages_of_plans_and_measurements_are_readable_in_the_dark_on_a_phone(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    page, wrong = tmp_path / "page.html", {}
+    for name, document in (bench_pages() | {"plan": plan_document(planned(), "now")}).items():
+        page.write_text(html(document))
+        chromium.open(page, WIDTHS[0], is_dark=True)
+        count, wrong[name] = layout_problems(chromium)
+        assert count > 20
+    assert not any(wrong.values()), wrong
 
 
 def test_pictures_of_a_page_are_light_or_dark(chromium: Browser, pages: dict[str, Path]) -> None:

@@ -98,6 +98,8 @@ def _add_table(
             run.bold = number == 0 if bold is None else bold[column]
             if is_small:
                 run.font.size = _SMALL
+            if number == 0 and bold is None:
+                paragraph.paragraph_format.keep_with_next = True  # a head is not alone on a page
             if right[column]:
                 paragraph.alignment = WD_ALIGN_PARAGRAPH.RIGHT
     made.add_paragraph()

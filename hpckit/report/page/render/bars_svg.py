@@ -11,6 +11,7 @@ from hpckit.report.page.render.svg_elements import bar, line, percent, picture, 
 
 _NAME, _BAR, _GAP = 16.0, 14.0, 8.0  # pixels
 _ROW = _NAME + _BAR + _GAP
+_LIMIT = "mark limit"
 _TOP = 24.0  # pixels above the first row, for the name of the limit
 
 
@@ -47,5 +48,5 @@ def _limit(block: BarsBlock, top: float) -> Iterator[str]:
     name, value = block.limit
     share = value / longest(block)
     text = f"{name}: {label(value)} {block.unit}"
-    yield line(percent(share), top - 6, percent(share), top + _ROW * len(block.bars), "mark", text)
-    yield words(percent(share), top - 10, text, "end" if share > 0.5 else "start", "mark")
+    yield line(percent(share), top - 6, percent(share), top + _ROW * len(block.bars), _LIMIT, text)
+    yield words(percent(share), top - 10, text, "end" if share > 0.5 else "start", _LIMIT)

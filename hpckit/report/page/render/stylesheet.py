@@ -13,14 +13,14 @@ STYLE = """
   --checks: #127f95; --valid: #7442b8; --eval: #b3307f; --slow: #8a5a2b; --cure: #2b3138;
   --other: #aab3bc; --parent: #67727d;
   --run0: #0072b2; --run1: #c26a00; --run2: #00805d; --run3: #b0508a; --run4: #8a6d00;
-  --run5: #1d87b8; --run6: #6b4fbb; --run7: #6b737b; }
+  --run5: #a11d3f; --run6: #6b4fbb; --run7: #6b737b; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e6e9; --soft: #a7b0b8; --page: #16181b;
   --line: #343a40; --box: #1f2327; --shade: #fff5; --alert: #ffa36b; --link: #7dbcf5;
   --train: #5aa9f0; --start: #737d88; --lost: #ff7d45; --data: #dcb83c; --save: #3cc39d;
   --checks: #56c8dc; --valid: #b693f5; --eval: #f089c2; --slow: #c8996a; --cure: #e8ecef;
   --other: #59626b; --parent: #8b959f;
   --run0: #56b4e9; --run1: #f0a030; --run2: #35c495; --run3: #e08cc0; --run4: #e0cf4a;
-  --run5: #9cd8ff; --run6: #b3a0ff; --run7: #a0a8b0; } }
+  --run5: #ff7088; --run6: #b3a0ff; --run7: #a0a8b0; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 0 auto;
   padding: 1rem 1rem 4rem; color: var(--ink); background: var(--page); overflow-wrap: anywhere; }
@@ -83,7 +83,7 @@ rect.reading:hover { fill: var(--ink); opacity: .07; }
 .cure { --own: var(--cure); } .other { --own: var(--other); } .parent { --own: var(--parent); }
 .run0 { --own: var(--run0); } .run1 { --own: var(--run1); } .run2 { --own: var(--run2); }
 .run3 { --own: var(--run3); } .run4 { --own: var(--run4); } .run5 { --own: var(--run5); }
-.run6 { --own: var(--run6); } .run7 { --own: var(--run7); }
+.run6 { --own: var(--run6); } .run7 { --own: var(--run7); } .limit { --own: var(--alert); }
 path.dash1 { stroke-dasharray: 7 3; } path.dash2 { stroke-dasharray: 2 3; }
 .key-of { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; list-style: none; margin: .3rem 0;
   padding: 0; font-size: .87rem; color: var(--soft); }

@@ -6,7 +6,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,63 +26,35 @@ from hpckit.cli.bench.pages.scaling_page import scaling_page
 from hpckit.cli.bench.precision import default_batch
 from hpckit.cli.bench.precision_figures import (
     PrecisionFigures,
-    PrecisionRun,
     conclusions,
     precision_run,
 )
 from hpckit.cli.bench.precision_figures import record as precision_record
-from hpckit.cli.bench.profile_figures import ProfiledRun, profiled_run
 from hpckit.cli.bench.profile_figures import conclusions as profile_conclusions
+from hpckit.cli.bench.profile_figures import profiled_run
 from hpckit.cli.bench.profile_figures import record as profile_record
-from hpckit.cli.bench.scaling_figures import ScalingPoint, by_model, explain, point, records
-from hpckit.cli.bench.world_shapes import WorldShape
+from hpckit.cli.bench.scaling_figures import by_model, explain, records
 from hpckit.cli.common.command_errors import CommandError
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event
-from hpckit.events.schema import event_of
 from hpckit.report.page.page_document import PageDocument
 from hpckit.report.page.render.html_page import html
 from hpckit.report.page.render.markdown_page import markdown
 from hpckit.submit.compose import compose_spec
-from hpckit.trainer.measurement.batch_size_figures import BatchSizeReport, BatchTiming
-from hpckit.trainer.measurement.cost_report import (
-    LayerMemory,
-    MachinePeaks,
-    OperationCost,
-    StepCosts,
+from tests.unit.hpckit.cli.measured_figures import (
+    COSTS,
+    precisions,
+    profiled,
+    scaled,
+    scaling,
+    step,
+    trained,
 )
 
 precision_command = sys.modules["hpckit.cli.bench.precision"]  # the package has the command
-
-COSTS = StepCosts(
-    device="cpu",
-    torch="2.13.0",
-    threads=2,
-    first_step=9,
-    steps=3,
-    is_compiled=False,
-    peaks=MachinePeaks("float32", 1e11, 1e10),
-    operations=(
-        OperationCost("aten::mm", 4, 0.02, None, "aten::mm", 1e9, 1e6),
-        OperationCost("aten::add_", 9, 0.01, None, "aten::add_", 0.0, 5e7),
-        OperationCost("aten::sum", 1, 0.005, None, "aten::sum", 0.0, 1e6),
-        OperationCost("c10d::allreduce_", 1, 0.001, None, "gloo:all_reduce"),
-    ),
-    layers=(LayerMemory("stem", "Conv2d", 3 << 20), LayerMemory("blocks.0", "Block", 5 << 20)),
-)
-
-
-def step(number: int, **fields: Any) -> Event:
-    return event_of(0.0, "step", {"step": number, "step_s": 0.1, "loss": 2.0, **fields})
-
-
-def profiled() -> ProfiledRun:
-    plain = [step(n, forward_s=0.04, backward_s=0.05, peak_rss_bytes=3e8) for n in range(4, 9)]
-    slow = [step(n, step_s=9.0) for n in (1, 2, 3, 9, 10)]
-    return profiled_run([*plain, *slow], COSTS, 16)
 
 
 def sections(page: PageDocument) -> list[str]:
@@ -158,18 +129,6 @@ def test_of_a_run_that_began_anew_the_last_attempt_counts() -> None:
     assert [number for number, _ in run.losses] == [1, 2, 3, 4]
 
 
-def trained(name: str = "fp16") -> PrecisionRun:
-    events: list[Event] = [
-        step(n, step_s=0.3 if n <= 2 else 0.1, accuracy=n / 10, skipped_steps=1.0, validation_s=0.0)
-        for n in range(1, 7)
-    ]
-    events += [
-        event_of(0.0, "validated", {"step": n, "val_accuracy": n / 8, "val_loss": 1.0})
-        for n in (2, 4, 6)
-    ]
-    return precision_run(name, events, 2, 32)
-
-
 def test_a_precision_is_measured_by_epochs() -> None:
     run = trained()
     assert [epoch.seconds for epoch in run.epochs] == pytest.approx([0.6, 0.2, 0.2])
@@ -183,9 +142,7 @@ def test_a_precision_is_measured_by_epochs() -> None:
 
 
 def test_the_page_of_precisions_has_its_plots_and_numbers() -> None:
-    batches = tuple(BatchTiming("fp16", n, s, None) for n, s in ((1, 0.1), (2, 0.1), (4, None)))
-    report = BatchSizeReport("cpu", "2.13.0", 2, batches, {"bf16": "the GPU has none"})
-    found = PrecisionFigures((trained(), trained("fp32")), {"bf16": "failed"}, report)
+    found = precisions()
     assert sections(precision_page("resnet_nano", found, "now")) == [
         "Result",
         "Loss and accuracy",
@@ -209,15 +166,8 @@ def test_the_page_of_precisions_has_its_plots_and_numbers() -> None:
     assert precision_record(PrecisionFigures((), {}, None))["batches"] is None
 
 
-def scaled(model: str, ranks: int, share: float, size: int) -> ScalingPoint:
-    events = [step(n, loss=4.0 / n) for n in range(1, 12)]
-    traced = [step(12, traced_step_s=0.1, communication_exposed_s=0.1 * share, loss=0.3)]
-    return point(model, WorldShape(1, ranks), 8 * ranks, [*events, *traced], 1, size)
-
-
 def test_scaling_says_why_communication_takes_over() -> None:
-    points = [scaled("small", n, 0.6 * (n > 1), 10_000) for n in (1, 2)]
-    points += [scaled("large", n, 0.6 * (n > 1), 1_000_000) for n in (1, 2)]
+    points = scaling()
     found = by_model(points)
     small, large = (explain(model, found) for model in ("small", "large"))
     assert small is not None
