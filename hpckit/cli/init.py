@@ -76,7 +76,10 @@ def init(
         files += [found.file] if found else []
         files += starter() if InitPart.STARTER in parts else []
         files += wrappers() if InitPart.WRAPPERS in parts else []
-        write(files, folder)
+        try:
+            write(files, folder)
+        except OSError as error:
+            raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
         for file in files:
             out.line(f"wrote {folder / file.name}")
         out.document({"folder": str(folder), "files": [f.name for f in files], **_record(found)})

@@ -84,7 +84,8 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
             f"Slurm does not answer ({slurm.error}): the states come from the run directories alone"
         )
     if not runs:
-        out.note(f"no run in {root.resolve()}; another folder: --root")
+        is_there = "no run in" if root.is_dir() else "there is no folder"
+        out.note(f"{is_there} {root.resolve()}; another one: --root")
         return
     out.table(table_of(runs, time.time()))
     out.dim(LEGEND)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hpckit.events.end_reasons import INTERRUPTED, KINDS
+from hpckit.events.end_reasons import INTERRUPTED
 from hpckit.report.interruptions import RunInterruption
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
-from hpckit.report.why import dead_reason, unknown_reason
+from hpckit.report.why import dead_reason, end_words, unknown_reason
 from hpckit.slurm.pending_reasons import explain
 from hpckit.text.quantities import ago
 
@@ -51,6 +51,6 @@ def _waiting(it: Overview) -> str:
 
 
 def _ended(it: Overview) -> str:
-    words = KINDS.get(it.word, it.word)
+    words = end_words(it)
     reason = str((it.verdict or {}).get("reason") or "")
     return words if it.word in _SAYS_ENOUGH or not reason else f"{words}: {reason}"

@@ -55,10 +55,10 @@ def describe_logs(run: RunDir) -> str:
     newest = run.generation_logs(numbers[-1])
     ranks = sorted(int(m[1]) for f in newest.glob("n*/*") if (m := _RANK.fullmatch(f.name)))
     nodes = sorted(int(f.name[1:]) for f in newest.glob("n*") if f.name[1:].isdigit())
-    return (
-        f"the run has generations {numbers[0]} to {numbers[-1]}; the newest has nodes "
-        f"{_listing(nodes)} and ranks {_listing(ranks)}"
-    )
+    parts = f"nodes {_listing(nodes)} and ranks {_listing(ranks)}"
+    if len(numbers) == 1:
+        return f"the run has generation {numbers[0]} alone, with {parts}"
+    return f"the run has generations {numbers[0]} to {numbers[-1]}; the newest has {parts}"
 
 
 def last_lines(path: Path, most: int) -> tuple[list[str], int]:

@@ -120,6 +120,16 @@ class Overview:
         return next((job for job in mine if job.is_over), None)
 
     @property
+    def is_program(self) -> bool:
+        """Whether it runs a program of the user's as it is."""
+        return self.spec is not None and self.spec.command is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is of a program that has reported no steps."""
+        return self.is_program and not self.progress.step and self.progress.step_time is None
+
+    @property
     def later_job(self) -> SlurmJob | None:
         """Return the newest job, if it is over without having begun a supervisor."""
         last = self.jobs[-1] if self.jobs else None

@@ -125,25 +125,33 @@ def _is_given_up(it: Overview) -> bool:
 
 def _state(it: Overview, now: float) -> str:
     p = it.progress
-    at = f"step {p.step:,}" + (f" of {p.steps:,}" if p.steps else "")
+    step = f"step {p.step:,}" + (f" of {p.steps:,}" if p.steps else "")
+    at = "" if it.is_silent else f", at {step}"
     match it.state:
         case RunState.RUNNING:
-            return f"running, {at}, which ended {ago(p.step_time, now)}"
+            return f"running{at}, which ended {ago(p.step_time, now)}" if at else "running"
         case RunState.STARTING:
-            return f"starting (processes, rendezvous, restore), at {at}"
+            return f"starting (processes, rendezvous, restore){at}"
         case RunState.QUEUED:
             return "queued: it has not started"
         case RunState.WAITING:
-            return f"waiting at {at}: its next job continues it"
+            return f"waiting{at}: its next job continues it"
         case RunState.ENDED if _is_given_up(it):
-            return f"{it.word}: it was given up, as its jobs gave no new checkpoint, at {at}"
+            return f"{it.word}: it was given up, as its jobs gave no new checkpoint{at}"
         case RunState.ENDED:
-            return f"{it.word}: {KINDS.get(it.word, 'ended')}, at {at}"
+            return f"{it.word}: {end_words(it)}{at}"
         case RunState.FAILED:
-            return f"failed, at {at}"
+            return f"failed{at}"
         case RunState.UNKNOWN:
-            return f"unknown, at {at}: no process holds its lock, and {unknown_reason(it)}"
-    return f"dead, at {at}: no process, no job, no final verdict"
+            return f"unknown{at}: no process holds its lock, and {unknown_reason(it)}"
+    return f"dead{at}: no process, no job, no final verdict"
+
+
+def end_words(it: Overview) -> str:
+    """Return what the verdict of a run that has ended means."""
+    if it.word == "done" and it.is_program:
+        return "the program has ended"
+    return KINDS.get(it.word, "ended")
 
 
 def unknown_reason(it: Overview) -> str:
@@ -300,7 +308,7 @@ def _of_interruptions(it: Overview) -> str:
 def _next(it: Overview) -> str:
     saved = it.progress.saved_step
     start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
-    if not saved and it.spec is not None and it.spec.command is not None:
+    if not saved and it.is_program:
         start = "from the newest checkpoint that the program finds"
     match it.state:
         case RunState.RUNNING | RunState.STARTING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from hpckit.config import spec as spec_package
-from hpckit.config.config_trees import Groups, conf_dir
+from hpckit.config.config_trees import Groups
 from hpckit.config.renamed_keys import current_key
 
 PAGE = """\
@@ -85,10 +86,10 @@ def manual(groups: Groups) -> str:
 
 
 def program() -> str:
-    """Returns the command that starts runs here: the file of a checkout, or the installed
-    command."""
-    is_checkout = (conf_dir().parent / "launch.py").is_file()
-    return "python launch.py" if is_checkout else "hpckit launch"
+    """Returns the command that starts runs, as this process was started: the file of a checkout, or
+    the installed command."""
+    is_file = PurePath(sys.argv[0]).name == "launch.py"
+    return "python launch.py" if is_file else "hpckit launch"
 
 
 class SpecKey(NamedTuple):

@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hpckit.agent.verdict_record import REFUSED
+from hpckit.agent.verdict_record import REFUSED, VerdictKind
 from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
@@ -142,13 +142,21 @@ def print_record(document: dict[str, Any]) -> None:
 
 
 def show_end(run: RunDir) -> None:
-    """Prints the summary of a run and the command that shows more."""
+    """Prints the summary of a run and the commands that show more."""
     from rich.console import Console
 
-    console = Console()
-    if show_report(run, console):
-        more = f"hpckit report {shlex.quote(str(run.path))}"
-        console.print(f"[bold]{'more':<12}[/] {more}", highlight=False, soft_wrap=True)
+    from hpckit.report.overview import read_verdict
+
+    console, path = Console(), shlex.quote(str(run.path))
+    has_steps = show_report(run, console)
+    verdict, _ = read_verdict(run)
+    commands = {"more": f"hpckit report {path}"} if has_steps else {}
+    if verdict is not None and verdict["kind"] not in (VerdictKind.DONE, VerdictKind.STOPPED):
+        commands |= {"why": f"hpckit why {path}"}
+        if verdict.get("error"):
+            commands |= {"error": f"hpckit logs {path} --first-error"}
+    for name, command in commands.items():
+        console.print(f"[bold]{name:<12}[/] {command}", highlight=False, soft_wrap=True)
 
 
 def show_report(run: RunDir, console: Console, events: ValidatedEvents | None = None) -> bool:

@@ -19,6 +19,8 @@ def describe(error: OSError, place: Path | None = None) -> str:
     if error.errno is None or not error.strerror:
         return str(error)
     named = error.filename2 or error.filename or place
+    if error.errno == errno.ENOENT and isinstance(named, str | Path):
+        return f"{named} does not exist"
     where = f"{named}: " if isinstance(named, str | Path) else ""
     advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
     return f"{where}{error.strerror}{advice}"

@@ -43,7 +43,7 @@ def trial(
         targets = alert_targets(spec.alerts)
         if not targets:
             raise CommandError(
-                "no target of alerts is configured; see launch.py --help keys alerts, and try "
+                "no target of alerts is configured; see hpckit launch --help keys alerts, and try "
                 "alerts=slack with the variable SLACK_WEBHOOK_URL"
             )
         message = trial_message(spec.name, socket.gethostname(), time.time())

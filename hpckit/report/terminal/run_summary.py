@@ -184,6 +184,9 @@ def _without_steps(run: RunDir) -> str:
     spec = last_spec(run) if run.submission_numbers() else None
     if spec is None or spec.command is None:
         return f"{run.name} has not trained yet."
+    verdict, _ = read_verdict(run)
+    if verdict is not None and verdict["kind"] not in ("done", "stopped"):
+        return f"{run.name} has reported no steps"
     return (
         f"{run.name} has reported no steps: call hpckit.client.step in the program, or set "
         "command.step_pattern or command.tensorboard_dir"

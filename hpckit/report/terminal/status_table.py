@@ -133,6 +133,8 @@ def _layout(it: Overview) -> str:
 def step_words(it: Overview, now: float) -> str:
     """Return how far the run is and, while it trains, how fast and for how long still."""
     p = it.progress
+    if it.is_silent:
+        return "none reported by the program"
     parts = [f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"]
     if p.step_time is not None:
         parts.append(ago(p.step_time, now))
@@ -155,7 +157,7 @@ def saved_words(it: Overview, now: float) -> str:
     """Return the newest checkpoint and how far it is behind."""
     p = it.progress
     if not p.saved_step:
-        return "no checkpoint yet"
+        return "none reported by the program" if it.is_program else "no checkpoint yet"
     behind = p.step - p.saved_step
     lag = f", {count(behind, 'step')} behind" if behind > 0 else ""
     certified = "" if p.certified_step is None else f"; certified: step {p.certified_step:,}"

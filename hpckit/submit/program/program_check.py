@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import shutil
 import sys
 import tokenize
@@ -11,6 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpckit.config.spec import CommandSpec
+from hpckit.text.suggestions import did_you_mean
 from hpckit.trainer.user_program import python_program
 
 
@@ -48,7 +50,8 @@ def _module_problems(module: str, cwd: Path) -> list[str]:
 def _executable_problems(name: str, cwd: Path) -> list[str]:
     place = name if "/" in name else shutil.which(name)
     if place is None:
-        return [f"command.arguments: there is no program {name} on the PATH; give its path"]
+        hint = _meant_program(name, cwd)
+        return [f"command.arguments: there is no program {shlex.quote(name)} on the PATH; {hint}"]
     found = cwd / place
     if not found.is_file():
         return [f"command.arguments: there is no program {found}"]
@@ -58,6 +61,15 @@ def _executable_problems(name: str, cwd: Path) -> list[str]:
             "interpreter first, as in `-- python train.py` or `-- bash train.sh`"
         ]
     return []
+
+
+def _meant_program(name: str, cwd: Path) -> str:
+    if name.endswith(".py") and (cwd / name).is_file():
+        return f"write `-- python {name}`"
+    if " " in name:
+        return f"without quotes around all of them these are words: `-- {name}`"
+    meant = did_you_mean(name, ("python", "python3", "torchrun", "bash"))
+    return meant.rstrip() or "give its path"
 
 
 def _script_problems(script: Path) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -102,8 +103,10 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
     """
     if not words:
         raise SpecError(["--: no program follows; write `hpckit launch -- python train.py`"])
-    if is_python(PurePath(words[0]).name) and list(words[1:]) in ([], ["-"]):
-        raise SpecError([f"-- {words[0]}: no script follows; write `-- {words[0]} train.py`"])
+    if is_python(PurePath(words[0]).name) and list(words[1:]) in ([], ["-"], ["-m"]):
+        shown, what = shlex.join(words), "module" if words[1:] == ["-m"] else "script"
+        given = "-m mine.train" if what == "module" else "train.py"
+        raise SpecError([f"-- {shown}: no {what} follows; write `-- {words[0]} {given}`"])
     name = PurePath(words[0]).name
     if name in _LAUNCHERS:
         raise SpecError([f"-- {words[0]}: {_LAUNCHERS[name]}"])

@@ -144,6 +144,38 @@ def test_a_new_size_is_shown_at_once_and_a_signal_leaves_the_terminal_as_it_was(
         terminal.wait_for(_HOME)
 
 
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again(tmp_path: Path) -> None:
+    run = submitted(tmp_path / "first-1")
+    mine, its = pty.openpty()
+    shell = subprocess.Popen(
+        ["setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    try:
+        terminal = Terminal(mine, shell)
+        terminal.strike(f"{HPCKIT} top --root={tmp_path}\r")
+        terminal.wait_for(run.name)
+        terminal.strike("\x1a")
+        terminal.wait_for("Stopped")
+        assert _USUAL_SCREEN in terminal.seen
+        terminal.strike("fg\r")
+        terminal.wait_for("q: quit")
+        terminal.strike("?")
+        terminal.wait_for("any key: back")
+        terminal.strike("xq")
+        terminal.wait_for(_USUAL_SCREEN)
+        terminal.strike("exit\r")
+        assert shell.wait(PATIENCE_S) == 0
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(its)
+        os.close(mine)
+
+
 def test_a_run_is_cancelled_after_a_question(tmp_path: Path, shards: Path) -> None:
     with started(tmp_path, command(tmp_path, shards, *ALONE, PACED, "train.steps=5000")) as it:
         it.wait_for_step(5)

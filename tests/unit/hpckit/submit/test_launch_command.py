@@ -35,7 +35,7 @@ def test_an_unknown_flag_is_named(flag: str, capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert out == ""
     assert f"error: {flag}: unknown option; " in err
-    assert "see python launch.py --help" in err
+    assert "see hpckit launch --help" in err
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
@@ -43,7 +43,7 @@ def test_help_is_printed_whatever_else_is_typed(
     flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([flag, "nonsense"]) == 0
-    assert capsys.readouterr().out.startswith("python launch.py - ")
+    assert capsys.readouterr().out.startswith("hpckit launch - ")
 
 
 def test_several_runs_on_this_machine_are_refused(

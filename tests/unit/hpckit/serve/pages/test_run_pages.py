@@ -77,7 +77,7 @@ def test_all_runs_are_listed_and_damage_is_one_line_of_a_run(runs: ServedFolder)
     assert "forked from step 20 of gpt-1a2b3c4d" in shown
     assert "events.jsonl: Is a directory" in shown
     assert "left out of events.jsonl: 1 damaged line; " in shown
-    assert "No such file or directory" in shown
+    assert "spec.yaml does not exist" in shown
     document = json.loads(runs.site().page("runs.json", {}).text)
     found = {one["run"]: one for one in document["runs"]}
     assert len(found) == 6

@@ -43,12 +43,19 @@ def test_these_can_run(tmp_path: Path, line: str) -> None:
         ("python -m no.such", "there is no module no in {0}, nor among the packages of "),
         ("./run.sh", "{0}/run.sh is not executable; run chmod +x on it, or name its interpreter"),
         ("./nosuch", "there is no program {0}/nosuch"),
-        ("nosuch-program", "there is no program nosuch-program on the PATH"),
+        ("nosuch-program", "there is no program nosuch-program on the PATH; give its path"),
+        ("pyhton good.py", "there is no program pyhton on the PATH; did you mean python?"),
+        ("good.py", "there is no program good.py on the PATH; write `-- python good.py`"),
     ],
 )
 def test_these_cannot(tmp_path: Path, line: str, told: str) -> None:
     (found,) = problems(tmp_path, *line.split())
     assert found.startswith("command.arguments: " + told.format(tmp_path))
+
+
+def test_words_in_quotes_are_no_program(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "python good.py")
+    assert found.endswith("quotes around all of them these are words: `-- python good.py`")
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:

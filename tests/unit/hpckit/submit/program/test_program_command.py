@@ -81,6 +81,7 @@ def test_options_that_hpckit_sets_itself_are_named() -> None:
         ("-- A=1 python train.py", "-- A=1: is an assignment"),
         ("-- torchrun", "-- torchrun: no script follows"),
         ("-- python", "-- python: no script follows; write `-- python train.py`"),
+        ("-- python -m", "-- python -m: no module follows; write `-- python -m mine.train`"),
         ("-- torchrun --nnodes", "-- torchrun: --nnodes has no value"),
         ("-- torchrun --what=3 train.py", "-- torchrun: hpckit does not know the option --what"),
         ("-- torchrun --nproc-per-node=gpu t.py", "-- torchrun: --nproc-per-node=gpu depends on"),
