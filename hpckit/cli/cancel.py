@@ -39,7 +39,7 @@ def cancel(
             raise CommandError(str(error)) from None
         out.document({"cancelled": True, **after.record()})
         reason = (after.verdict or {}).get("reason", "")
-        out.line(f"{after.run.name} is {after.word}: {reason}")
+        out.line(f"{after.run.name} has ended: {after.word}: {reason}")
         saved = after.progress.saved_step
         out.line(f"newest checkpoint: step {saved:,}" if saved else "no checkpoint")
         out.dim(f"    hpckit resume {after.run.name}")

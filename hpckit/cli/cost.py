@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +69,7 @@ def cost(
     a run). Unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.cost.cost_summary import Prices, read_cost, sum_of
+    from hpckit.report.cost.cost_summary import Prices, sum_of
     from hpckit.report.cost.lineage import Lineage, read_lineage
     from hpckit.report.cost.users import cost_by_user, owner_of
     from hpckit.report.overview import runs_below
@@ -78,7 +78,8 @@ def cost(
         out = CommandOutput(json)
         found = [submitted_run(run) for run in runs] if runs else runs_below(root)
         line = read_lineage(found, root) if lineage else Lineage(tuple(found), {}, ())
-        costs = [read_cost(run, Prices(node_price, gpu_price)) for run in line.runs]
+        prices = Prices(node_price, gpu_price)
+        line, costs = _read_costs(line, prices, out, is_every_run_needed=bool(runs))
         whole = sum_of(costs)
         document: dict[str, Any] = {"runs": [one.record() for one in costs], "sum": whole.record()}
         if lineage:
@@ -103,6 +104,30 @@ def cost(
                 f"{path}, which a run was forked from, no longer exists or may not be read, and "
                 "does not count"
             )
+
+
+def _read_costs(
+    line: Lineage, prices: Prices, out: CommandOutput, *, is_every_run_needed: bool
+) -> tuple[Lineage, list[RunCost]]:
+    """Return the runs that can be read, and their costs; the others are noted.
+
+    Raises:
+        OSError, SpecError: a run that is needed cannot be read.
+    """
+    from hpckit.config.spec_parser import SpecError
+    from hpckit.report.cost.cost_summary import read_cost
+    from hpckit.system.os_errors import describe
+
+    found: dict[RunDir, RunCost] = {}
+    for run in line.runs:
+        try:
+            found[run] = read_cost(run, prices)
+        except (OSError, SpecError) as error:
+            if is_every_run_needed:
+                raise
+            reason = describe(error) if isinstance(error, OSError) else error.violations[0]
+            out.note(f"{run.name} is left out, also of the sum: {reason}")
+    return replace(line, runs=tuple(found)), list(found.values())
 
 
 def _print_run(cost: RunCost, out: CommandOutput) -> None:

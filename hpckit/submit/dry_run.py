@@ -60,9 +60,8 @@ def describe_submission(
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
     yield f"# run         {run.name}"
-    yield f"# directory   {run.path}" + (
-        f"  ({count(earlier, 'submission')} so far)" if earlier else ""
-    )
+    so_far = f"  ({count(earlier, 'submission')} so far)" if earlier else ""
+    yield f"# directory   {run.path}{so_far}"
     if spec.command is not None:
         yield f"# command     {shlex.join(spec.command.arguments)}"
         yield f"# folder      {spec.command.cwd}"

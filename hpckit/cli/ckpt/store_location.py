@@ -13,6 +13,7 @@ from checkpointing.store.store import Store
 from checkpointing.store_url import meant_url
 from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.system.os_errors import describe
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,10 @@ def _elsewhere(folder: Path) -> Iterator[_Candidate]:
     try:
         spec = read_spec(directory.spec(numbers[-1]))
     except (SpecError, OSError) as error:
+        reason = describe(error) if isinstance(error, OSError) else error
         raise CommandUsageError(
             f"{folder} is a run directory, but the location of its checkpoints cannot be read: "
-            f"{error}; give the store itself"
+            f"{reason}; give the store itself"
         ) from None
     if spec.command is not None:
         raise CommandUsageError(

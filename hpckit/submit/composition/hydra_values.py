@@ -160,10 +160,11 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
         ) from None
     except MissingConfigException as error:
         raise SpecError([f"config: {_missing(error)}"]) from None
-    except OmegaConfBaseException as error:
-        raise SpecError([f"{error.full_key or 'config'}: {_one_line(error)}"]) from None
-    except HydraException as error:
-        raise SpecError([f"config: {_one_line(error)}"]) from None
+    except (OmegaConfBaseException, HydraException) as error:
+        if _is_of_interrupt(error):
+            raise KeyboardInterrupt from None
+        key = error.full_key if isinstance(error, OmegaConfBaseException) else None
+        raise SpecError([f"{key or 'config'}: {_one_line(error)}"]) from None
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
     values = OmegaConf.to_container(config)
@@ -177,6 +178,13 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
             ]
         )
     return {str(key): value for key, value in values.items()}
+
+
+def _is_of_interrupt(error: BaseException | None) -> bool:
+    """Returns whether Ctrl-C is what OmegaConf was interrupted by, and has failed after."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _yaml_place(error: yaml.MarkedYAMLError) -> str:

@@ -112,3 +112,14 @@ def test_no_run_and_impossible_prices(tmp_path: Path, runs: tuple[RunDir, RunDir
     assert "no run in" in output
     assert typed(runs[0].path, "--gpu-price", -1)[0] == 2
     assert typed(tmp_path / "none")[0] != 0
+
+
+def test_a_run_that_cannot_be_read_is_left_out_of_all_and_refused_by_name(tmp_path: Path) -> None:
+    ran(tmp_path / "sound")
+    ran(tmp_path / "torn").spec(1).unlink()
+    status, output = typed("--root", tmp_path)
+    assert status == 0
+    assert "torn is left out, also of the sum: " in output
+    assert "spec.yaml does not exist" in output
+    status, output = typed(tmp_path / "torn")
+    assert status == 2

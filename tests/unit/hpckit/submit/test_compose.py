@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra.errors import ConfigCompositionException
 
 from hpckit.config.config_trees import conf_dir, group_options
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec_parser import SpecError
+from hpckit.submit.composition import hydra_values
 from hpckit.submit.compose import compose_spec
 
 NEEDED = {
@@ -40,6 +42,20 @@ def refusal(*overrides: str) -> list[str]:
 @pytest.mark.parametrize("choice", OPTIONS)
 def test_every_option_of_every_group_composes(choice: str) -> None:
     compose_spec([choice, *NEEDED.get(choice, [])])
+
+
+def test_ctrl_c_that_omegaconf_turns_into_an_error_is_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ConfigCompositionException from error
+
+    monkeypatch.setattr(hydra_values, "compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compose_spec([])
 
 
 def test_every_group_has_options() -> None:
