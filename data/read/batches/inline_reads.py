@@ -6,6 +6,7 @@ read. Threads win where reads wait for a disk, and where the consumer is busy wi
 """
 
 import resource
+import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -35,6 +36,12 @@ class ReadCost(NamedTuple):
         """Whether more of the time was waiting, such as for a disk, than work."""
         return self.sleeps > 0 and self.wall_s > 2 * self.cpu_s
 
+    @property
+    def busy_s(self) -> float:
+        """The time that it took, without that in which another program had the processor, if the
+        thread did not sleep."""
+        return self.wall_s if self.sleeps else self.cpu_s
+
 
 def leaves_time(own_s: float, cost: ReadCost) -> bool:
     """Return whether a consumer that is busy for `own_s` between two results leaves threads enough
@@ -50,7 +57,8 @@ class InlineReadDecision:
 
     def __init__(self) -> None:
         self._cost: ReadCost | None = None
-        self._delivered_s: float | None = None
+        self._delivered: tuple[int, ReadCost] | None = None
+        """The consumer's thread, and its cost so far, when it got the last result."""
         self._busy_s = 0.0
         self._threaded_left, self._rest = 0, _REST
         self.now = False
@@ -69,8 +77,10 @@ class InlineReadDecision:
 
     def asked(self) -> None:
         """Note that the consumer wants the next result."""
-        if self._delivered_s is not None:
-            self._busy_s = time.perf_counter() - self._delivered_s
+        if self._delivered is not None:
+            thread, before = self._delivered
+            spent = _now() - before
+            self._busy_s = spent.busy_s if thread == threading.get_ident() else spent.wall_s
 
     def given(self, by_itself: bool) -> None:
         """Note that the consumer has the result, and whether it has read it by itself."""
@@ -78,9 +88,9 @@ class InlineReadDecision:
         cost = self._cost
         if cost is not None and by_itself:
             self._judge(cost)
-        busy = self._delivered_s is None or cost is None or leaves_time(self._busy_s, cost)
+        busy = self._delivered is None or cost is None or leaves_time(self._busy_s, cost)
         self.now = not busy and not self._threaded_left
-        self._delivered_s = time.perf_counter()
+        self._delivered = threading.get_ident(), _now()
 
     def _judge(self, cost: ReadCost) -> None:
         if cost.waited:

@@ -29,6 +29,11 @@ def test_a_read_that_waits_is_left_to_threads() -> None:
     assert not ReadCost(wall_s=1.5, cpu_s=1.0, sleeps=1).waited
 
 
+def test_a_consumer_that_another_program_kept_from_the_processor_was_not_busy() -> None:
+    assert ReadCost(wall_s=5.0, cpu_s=1.0, sleeps=0).busy_s == 1.0
+    assert ReadCost(wall_s=5.0, cpu_s=1.0, sleeps=1).busy_s == 5.0  # it waits, as for a device
+
+
 def test_threads_read_while_the_consumer_is_busy() -> None:
     cost = ReadCost(wall_s=1.0, cpu_s=1.0, sleeps=0)
     assert leaves_time(0.6, cost)
@@ -61,7 +66,8 @@ def test_the_cost_of_what_threads_make_is_seen_and_a_quick_consumer_reads_then()
     for _ in range(50):
         made.next()
         was_alone |= alone.now
-        alone._delivered_s = float("inf")  # it was busy for less than no time
+        never = ReadCost(wall_s=float("inf"), cpu_s=float("inf"), sleeps=0)
+        alone._delivered = threading.get_ident(), never  # it was busy for less than no time
     assert was_alone
     made.close("it is over")
 
