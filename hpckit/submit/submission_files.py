@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import yaml
@@ -42,6 +41,7 @@ from hpckit.rundir.code_snapshot.snapshot import (
 )
 from hpckit.rundir.directory import LINKS, RunDir
 from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_text
+from hpckit.system.installed_versions import installed_version
 from hpckit.system.os_errors import describe
 from hpckit.text.quantities import count, size
 
@@ -208,12 +208,8 @@ def point_to(run: RunDir, number: int) -> None:
 def versions() -> dict[str, str]:
     """Returns the versions of the packages that a run depends on most, without importing any."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in _RECORDED_PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    there = {name: installed_version(name) for name in _RECORDED_PACKAGES}
+    return found | {name: version for name, version in there.items() if version is not None}
 
 
 def _link(link: Path, target: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.experts import experts_of
 from hpckit.config.spec import RunSpec
+from hpckit.system.installed_versions import installed_version
 
 Version = tuple[int, int]
 
@@ -71,24 +70,6 @@ def torch_problems(spec: RunSpec, installed: str | None = None) -> list[str]:
     if text is None:
         return ["torch is not installed in this environment: pip install torch"]
     return list(_problems(spec, text))
-
-
-def installed_version(package: str) -> str | None:
-    """Returns the version of an installed package, or None. The name of its folder of metadata has
-    the version, and reading the metadata takes longer than all other checks."""
-    for folder in map(Path, sys.path):
-        try:
-            names = [one.name for one in folder.glob(f"{package}-*.dist-info")]
-        except OSError:
-            continue
-        if names:
-            return names[0].removeprefix(f"{package}-").removesuffix(".dist-info")
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)  # an egg, or one that an importer of its own finds
-    except PackageNotFoundError:
-        return None
 
 
 def age_problem(text: str) -> str | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 
-from hpckit.submit.preflight.torch_version import installed_version, torch_problems
+from hpckit.submit.preflight.torch_version import torch_problems
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 COMPILED = {"memory.compile": True, "memory.activation_checkpointing": "selective"}
@@ -59,8 +58,3 @@ def test_an_older_torch_is_named_with_what_it_lacks(
 
 def test_the_torch_of_the_tests_runs_everything() -> None:
     assert torch_problems(make_spec()) == []
-
-
-def test_the_version_of_a_package_is_that_of_its_metadata() -> None:
-    assert installed_version("torch") == version("torch")
-    assert installed_version("no-such-package") is None
