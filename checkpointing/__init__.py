@@ -122,6 +122,8 @@ _MODULES = {
     "store.store": ("Store",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_OF_TORCH = {"Checkpointer", "CheckpointerOptions", "PerRank", "load"}
+"""Names whose modules import torch."""
 
 
 def __getattr__(name: str) -> Any:
@@ -140,3 +142,11 @@ def __getattr__(name: str) -> Any:
             name="torch",
         ) from error
     return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    """Lists the names for users, also those that were not used yet, for `help` and completion;
+    those that need torch only if it is installed."""
+    from importlib.util import find_spec
+
+    return sorted({*__all__} - (set() if find_spec("torch") else _OF_TORCH))

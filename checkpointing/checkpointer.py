@@ -20,6 +20,7 @@ from checkpointing.connections import (
 from checkpointing.errors import CheckpointError
 from checkpointing.event_file import writer_from_env
 from checkpointing.events import CheckpointRestored, Events
+from checkpointing.format.object_keys import check_step
 from checkpointing.options import CheckpointerKeywords, CheckpointerOptions, check_keywords
 from checkpointing.ranks.node_ranks import ranks_on_node
 from checkpointing.ranks.rank_group import RankGroup
@@ -90,6 +91,8 @@ class Checkpointer:
             configuration = CheckpointerOptions(**keywords)
         elif keywords:
             raise TypeError(f"give options as one value or as keywords, not both: {keywords}")
+        if not isinstance(root, str | os.PathLike):
+            raise TypeError(f"Checkpointer: give the folder or the URL of a store, got {root!r}")
         self._closed = False
         import_state_dicts()
         with ExitStack() as undo:
@@ -206,7 +209,7 @@ class Checkpointer:
         """
         self._need_open()
         return self._schedule.due(
-            step,
+            check_step(step),
             stall_s=self.stall_s + self._shipper.waited_s,
             durable_s=self._outcomes.seconds,
         )

@@ -166,3 +166,14 @@ def __getattr__(name: str) -> Any:
             name=missing,
         ) from error
     return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    """List the names for users, also those that were not used yet, for `help` and completion; those
+    that need webdataset only if it is installed."""
+    from importlib.util import find_spec
+
+    has_webdataset = find_spec("webdataset") is not None
+    return sorted(
+        name for name in __all__ if has_webdataset or not _HOMES.get(name, "").startswith("wds.")
+    )

@@ -22,6 +22,9 @@ SelfT = TypeVar("SelfT")
 FirstT = TypeVar("FirstT")
 OptionsT = TypeVar("OptionsT")
 
+_ELSEWHERE = {"batch_size": "global_batch"}
+"""Arguments of torch's DataLoader, and those here that are meant."""
+
 
 def takes_fields_of(
     options: Callable[P, OptionsT],
@@ -98,6 +101,7 @@ def _bind(
         if key not in parameters:
             names = [known for known in parameters if known != "self"]
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.65)
+            near = [known for known in names if known == _ELSEWHERE.get(key)] or near
             hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(names)}"
             raise ArgumentError(f"{name}: no argument is named {key}{hint}")
     bound = list(signature.bind(*given, **keywords).arguments.items())

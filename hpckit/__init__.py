@@ -23,6 +23,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the names for users, also those that were not used yet, for completion."""
+    return sorted([*__all__, "__version__", "client"])
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: the launcher lives in this package too, and must not import torch."""
     if name == "__version__":

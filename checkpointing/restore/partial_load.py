@@ -138,8 +138,9 @@ class _Loader:
             which = "checkpoint" if step is None else f"checkpoint of step {step}"
             which = which if self._id is None else f"checkpoint {self._id}"
             steps = sorted({s.save.step for s in found})
+            there = f"its steps are {steps}" if steps else "there is no such run, or it has none"
             raise FileNotFoundError(
-                f"no {which} of run {self._run!r} in {self._store.url}; its steps are {steps}"
+                f"no {which} of run {self._run!r} in {self._store.url}; {there}"
             )
         return max(fitting)
 

@@ -61,7 +61,7 @@ class SavePipeline:
         started_s = time.monotonic()
         if check_step(step) in self._started:
             return
-        numbers = {key: float(value) for key, value in (metrics or {}).items()}
+        numbers = {key: _number(key, value) for key, value in (metrics or {}).items()}
         if self._options.max_unsaved is not None and self._started:
             self._outcomes.check_age(self._options.max_unsaved)
         self.shipper.settle()
@@ -141,3 +141,11 @@ class SavePipeline:
             self._events.emit(SaveSkipped(step=request.step, reason=slot))
         else:
             self.shipper.ship(request, slot, planned, leaves, self._generation.value)
+
+
+def _number(name: str, value: object) -> float:
+    """Returns a metric as a number; tensors of one element are numbers, too."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"metrics: {name} must be a number, got {value!r}") from None

@@ -141,6 +141,6 @@ def _describe_nearest(pattern: str) -> str:
         return f"{folder} cannot be listed: {error.strerror}"
     tars = [name for name in names if name.endswith(".tar")]
     if tars:
-        return f"{folder} has {len(tars)} tars, such as {tars[0]}"
+        return f"{folder} has {len(tars)} tar{'' if len(tars) == 1 else 's'}, such as {tars[0]}"
     near = difflib.get_close_matches(whole.relative_to(folder).parts[0], names, n=1)
     return f"did you mean {folder / near[0]}?" if near else f"{folder} has no tar"

@@ -319,6 +319,8 @@ class Loader(Iterable[Batch]):
         """
         if self._began:
             raise DataError("load_state_dict was called after iteration began; call it before")
+        if not isinstance(state, Mapping):
+            raise DataError(f"not a loader's state: {state!r}")
         saved = dict(state)
         position = saved.pop("position", None)
         if saved.get("within"):

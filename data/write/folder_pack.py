@@ -1,6 +1,7 @@
 """Packing any folder of files into WebDataset shards, atomically."""
 
 import logging
+import os
 import shutil
 import socket
 import time
@@ -40,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 def pack_folder(
-    source: Path,
-    out: Path,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     *,
     suffixes: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -65,11 +66,11 @@ def pack_folder(
     """
     if samples_per_shard < 1:
         raise DataError(f"samples_per_shard must be at least 1, got {samples_per_shard}")
-    source, out = source.resolve(), out.resolve()
-    if out.is_relative_to(source):
-        raise DataError(f"cannot pack {source} into {out}, which lies inside it")
+    files, shards = Path(source).resolve(), Path(out).resolve()
+    if shards.is_relative_to(files):
+        raise DataError(f"cannot pack {files} into {shards}, which lies inside it")
     try:
-        return _pack(source, out, suffixes, exclude, samples_per_shard, tokeniser, progress)
+        return _pack(files, shards, suffixes, exclude, samples_per_shard, tokeniser, progress)
     except OSError as error:
         raise DataError(f"packing {source} into {out} failed: {error}") from error
 

@@ -13,8 +13,9 @@ from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submi
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.cost.cost_summary import RunCost
+    from hpckit.report.cost.cost_summary import Prices, RunCost
     from hpckit.report.cost.lineage import Lineage
+    from hpckit.rundir.directory import RunDir
 
 
 def cost(

@@ -113,8 +113,9 @@ def error_page(frame: PageFrame, read: ReadRun, trouble: RunTrouble, now: float)
 
 def _error(trouble: RunTrouble, error: WorkerError) -> list[Html]:
     whose = error.where if error.rank is None else f"rank {error.rank}"
-    rows = [("generation", str(trouble.generation)), ("of", whose)]
+    said = f"{error.type}: {error.message}"
+    rows = [("error", said.partition("\n")[0]), ("of", whose)]
     rows += [("where", trouble.where)] if trouble.where else []
+    rows += [("generation", str(trouble.generation))]
     rows += [("read from", error.file)] if error.file else []
-    text = error.traceback.rstrip() or f"{error.type}: {error.message}"
-    return [facts(*rows), preformatted(text)]
+    return [facts(*rows), preformatted(error.traceback.rstrip() or said)]

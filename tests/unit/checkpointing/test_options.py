@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from checkpointing import Checkpointer, CheckpointerOptions, Last
+from checkpointing import Checkpointer, CheckpointerOptions, Last, Steps
 from checkpointing.options import CheckpointerKeywords
 
 
@@ -101,3 +101,14 @@ def test_a_state_without_names_is_refused(state: Any, tmp_path: Path) -> None:
         for use in (checkpointer.restore, lambda state: checkpointer.save(1, state)):
             with pytest.raises(TypeError, match="a state must be a dict of names, such as"):
                 use(state)
+
+
+def test_what_is_no_step_no_metric_and_no_store_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="give the folder or the URL of a store, got None"):
+        Checkpointer(None, run="r")  # type: ignore[call-overload]
+    state = {"model": torch.nn.Linear(1, 1)}
+    with closing(Checkpointer(tmp_path, run="r", every=Steps(2))) as checkpointer:
+        with pytest.raises(ValueError, match=r"a step must be a whole number from 0 .* got '3'"):
+            checkpointer.due("3")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="metrics: loss must be a number, got 'low'"):
+            checkpointer.save(1, state, metrics={"loss": "low"})  # type: ignore[dict-item]

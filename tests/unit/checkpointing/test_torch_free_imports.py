@@ -87,3 +87,22 @@ def test_all_is_there() -> None:
     assert all(hasattr(checkpointing, name) for name in checkpointing.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = checkpointing.nothing
+
+
+def test_dir_lists_what_can_be_imported() -> None:
+    program = (
+        "import sys, checkpointing, data, hpckit\n"
+        "print(sorted(checkpointing.__all__) == dir(checkpointing), 'client' in dir(hpckit))\n"
+        "sys.modules |= {'torch': None, 'webdataset': None}\n"
+        "listed = [(m, name) for m in (checkpointing, data) for name in dir(m)]\n"
+        "print(all(hasattr(*one) for one in listed))\n"
+        "print({*checkpointing.__all__} - {*dir(checkpointing)} == checkpointing._OF_TORCH)\n"
+        "print(sorted({*data.__all__} - {*dir(data)}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.splitlines() == [
+        *("True True", "True", "True"),
+        "['StreamingDataset', 'StreamingOptions', 'WebLoader', 'from_wds', 'per_sample']",
+    ]

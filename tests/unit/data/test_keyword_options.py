@@ -27,7 +27,8 @@ def dataset(tmp_path: Path) -> Dataset:
         ({"transform": 3}, "Loader: transform must be a function or None, got 3"),
         ({"shuffle": "no"}, "Loader: shuffle must be True or False, got 'no'"),
         ({"world": 2}, "Loader: no argument is named world; did you mean world_size?"),
-        ({"batch_size": 2}, "Loader: no argument is named batch_size; they are dataset, "),
+        ({"batch_size": 2}, "Loader: no argument is named batch_size; did you mean global_batch?"),
+        ({"nonsense": 2}, "Loader: no argument is named nonsense; they are dataset, "),
         ({"prefetched": 2}, "Loader: no argument is named prefetched; did you mean prefetch?"),
     ],
 )

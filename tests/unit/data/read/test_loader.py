@@ -287,6 +287,8 @@ def test_what_is_no_state_is_refused(dataset: Dataset, change: dict[str, Any]) -
         loader.load_state_dict({**loader.state_dict(), **change})
     with pytest.raises(DataError, match="not a loader's state"):
         loader.load_state_dict({})
+    with pytest.raises(DataError, match="not a loader's state: None"):
+        loader.load_state_dict(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 HOSTILE = "<script>alert(1)<|script>&amp;\"'`"
 """A name of a directory, which is shown and never run."""
-TRACEBACK = (
-    'Traceback (most recent call last):\n  File "train.py", line 7, in loss\n<b>ValueError</b>'
-)
+_FRAME = '  File "/work/somebody/project/train.py", line 7, in loss\n    return of(batch)\n'
+TRACEBACK = f"Traceback (most recent call last):\n{_FRAME * 30}<b>ValueError</b>"
 STEPS = (100, 200, 300, 400)
 
 

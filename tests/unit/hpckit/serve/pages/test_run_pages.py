@@ -92,6 +92,7 @@ def test_the_pages_of_a_run(runs: ServedFolder) -> None:
     assert "hpckit report" in state
     error = text_of(runs, f"runs/{KEY}/error.html")
     assert TRACEBACK in error
+    assert "errorValueError: bad" in error, "what it is stands before its traceback"
     assert "rank 3" in error
     assert "<i>ended</i>" in error
     report = runs.site().page(f"runs/{KEY}/report.html", {})
