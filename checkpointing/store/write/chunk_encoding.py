@@ -23,7 +23,6 @@ from checkpointing.errors import DamagedError
 from checkpointing.format.chunks import MAX_DEPTH, Chunk
 from checkpointing.format.element_types import ElementType
 from checkpointing.storage import Buffer
-from checkpointing.storage.lazy_parts import Part
 
 logger = logging.getLogger("checkpointing")
 
@@ -39,7 +38,7 @@ _NUMBER = re.compile(r"\d+")
 class EncodedChunk:
     """The stored bytes of a chunk, and how to read them."""
 
-    stored: Part
+    stored: Buffer
     codec: Codec
     base: Chunk | None = None
 

@@ -17,8 +17,8 @@ from checkpointing.storage.lazy_parts import LazyPart, LazyParts, Part, part_siz
 from checkpointing.store.write.upload_clock import UploadClock
 
 PACK_BYTES = 64 << 20  # large enough to keep objects few, small enough for one request each
-# packs that are uploaded at a time; with the one being filled, what a save holds of chunks in memory,
-# as far as they are not `LazyPart`
+# packs that are uploaded at a time; with the one being filled, what a save holds in memory, except
+# `LazyPart`
 UPLOADS = 3
 
 

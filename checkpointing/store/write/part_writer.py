@@ -96,12 +96,13 @@ class _ProcessedTile:
     checksum: int  # of the raw bytes
     known: Chunk | None = None
     encoded: EncodedChunk | None = None
+    raw: LazyPart | None = None  # what is stored, if that is decided before encoding
     is_allowed: bool | None = None  # as of `ChunkEncoder.encode`
 
     @property
     def is_open(self) -> bool:
         """Whether it is to be encoded yet."""
-        return self.known is None and self.encoded is None
+        return self.known is None and self.encoded is None and self.raw is None
 
 
 def write(
@@ -180,10 +181,13 @@ class _Tables:
 
 
 def _pack(packer: ChunkPacker, done: _ProcessedTile) -> Chunk:
+    size = done.tile.data.nbytes
+    if done.raw is not None:
+        return packer.add(done.id, done.raw, size, Codec.RAW, None, done.checksum)
     assert done.encoded is not None
     new = done.encoded
     known = done.checksum if new.codec is Codec.RAW else None
-    return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base, known)
+    return packer.add(done.id, new.stored, size, new.codec, new.base, known)
 
 
 def _tiles(pieces: Iterable[TensorPiece | None]) -> Iterator[_Tile | None]:
@@ -296,8 +300,7 @@ class _TileProcessor:
             return found
         if not self._encoder.leaves_raw(raw, element(tile.dtype), self._budget):
             return replace(found, is_allowed=True)
-        part = LazyPart(len(raw), partial(_contiguous, tile.data))
-        return replace(found, encoded=EncodedChunk(part, Codec.RAW))
+        return replace(found, raw=LazyPart(len(raw), partial(_contiguous, tile.data)))
 
     def _name(self, tile: _Tile, raw: Buffer) -> _ProcessedTile:
         """Return a tile with its id and the chunk that holds it already."""

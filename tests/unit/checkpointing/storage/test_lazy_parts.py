@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class Made:
         self.parts = LazyParts([b"head", *(LazyPart(LARGE, self._maker(n)) for n in range(3))])
         self.content = b"head" + b"".join(bytes([65 + n]) * LARGE for n in range(3))
 
-    def _maker(self, number: int):  # type: ignore[no-untyped-def]
+    def _maker(self, number: int) -> Callable[[], Buffer]:
         def make() -> Buffer:
             self.counts[number] += 1
             return bytes([65 + number]) * LARGE
