@@ -1,5 +1,5 @@
 """Imports checkpoints from other formats and exports to them: safetensors, DCP folders, torch.save
 files.
 
-Callers use `safetensors`, `dcp` and `torch_file`; importing them does not import torch.
+Callers use `safetensors`, `dcp` and `torch_save`; importing them does not import torch.
 """

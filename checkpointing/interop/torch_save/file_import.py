@@ -20,6 +20,7 @@ from checkpointing.format.values.json_values import Json, encode
 from checkpointing.interop.box_runs import read_box, widened
 from checkpointing.interop.list_branches import record
 from checkpointing.interop.piece_import import save_pieces, source_of
+from checkpointing.interop.tensor_names import check_item
 from checkpointing.interop.torch_save.archive import TorchArchive, open_archive
 from checkpointing.interop.torch_save.pickled_tensors import PickledTensor, conjugated, parse
 from checkpointing.interop.torch_save.state_tree import TREE, FlattenedTree, flatten_tree
@@ -38,10 +39,31 @@ def import_torch(
     store: Store,
     run: str,
     step: int,
-    item: str | None,
-    on_bytes: Callable[[int], None] | None,
+    *,
+    item: str | None = None,
+    on_bytes: Callable[[int], None] | None = None,
 ) -> SaveId:
-    """See `checkpointing.interop.torch_save.torch_file.import_torch`."""
+    """Import a file of torch.save as a new checkpoint, bit for bit: nested dicts, lists and tuples
+    of tensors and plain values. `file_export.export_torch` restores the same.
+
+    Nothing in the file is executed or unpickled: its pickle is read as data. A few tiles are in
+    memory at a time. Only the elements of a tensor are kept: it is restored contiguous, with a
+    storage of its own and without requires_grad. An array becomes a tensor.
+
+    Args:
+        item: the item to which everything is added: with "model", ["layers.0.weight"] becomes
+            "model/layers.0.weight". None: each entry of the file's dict is an item; but if all of
+            them are tensors, as in the state of a single module, they are added to "model".
+        on_bytes: called with the number of raw bytes written.
+
+    Raises:
+        FormatError: torch.save of 1.6 or later did not write it, or something in it is neither
+            a dense tensor nor a plain value; nothing was saved.
+        DamagedError: the file is damaged; nothing was saved.
+        SaveError, StoreError: the checkpoint was not committed.
+    """
+    if item is not None:
+        check_item(item)
     with open_archive(file) as archive:
         tree = parse(archive.pickle(), str(file))
         tensors, values = leaves_of(tree, item, str(file))

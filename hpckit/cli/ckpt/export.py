@@ -194,7 +194,7 @@ def _export(
 
         export_dcp(checkpoint, to, items=items, on_bytes=on_bytes)
     else:
-        from checkpointing.interop.torch_save.torch_file import export_torch
+        from checkpointing.interop.torch_save.file_export import export_torch
 
         export_torch(checkpoint, to, items=items, on_bytes=on_bytes)
     return [to]
@@ -215,7 +215,7 @@ def _import(
 
             return import_dcp(source, store, run, step, item=item, on_bytes=on_bytes)
         if format_ is ImportFormat.torch:
-            from checkpointing.interop.torch_save.torch_file import import_torch
+            from checkpointing.interop.torch_save.file_import import import_torch
 
             return import_torch(source, store, run, step, item=item, on_bytes=on_bytes)
         from checkpointing.interop.safetensors.model_files import import_safetensors

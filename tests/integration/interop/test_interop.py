@@ -21,7 +21,7 @@ from checkpointing.format.element_types import element
 from checkpointing.interop.dcp import StoreReader, StoreWriter, export_dcp, import_dcp
 from checkpointing.interop.piece_import import save_pieces
 from checkpointing.interop.safetensors.model_files import export_safetensors
-from checkpointing.interop.torch_save.torch_file import export_torch
+from checkpointing.interop.torch_save.file_export import export_torch
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop.interop_checkpoints import (

@@ -22,7 +22,7 @@ from checkpointing import Checkpointer, Store
 from checkpointing.format.values.branch_kinds import RECORD
 from checkpointing.interop.dcp import StoreReader, StoreWriter, export_dcp, import_dcp
 from checkpointing.interop.piece_import import save_pieces
-from checkpointing.interop.torch_save.torch_file import export_torch
+from checkpointing.interop.torch_save.file_export import export_torch
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop.interop_checkpoints import bits, opened, piece

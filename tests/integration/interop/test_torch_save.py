@@ -26,7 +26,8 @@ from torch.optim import SGD, AdamW
 from checkpointing import Checkpointer, CheckpointError, DamagedError, FormatError, Store
 from checkpointing.interop.dcp import export_dcp
 from checkpointing.interop.piece_import import save_pieces
-from checkpointing.interop.torch_save.torch_file import export_torch, import_torch
+from checkpointing.interop.torch_save.file_export import export_torch
+from checkpointing.interop.torch_save.file_import import import_torch
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from tests.effort import times
@@ -451,7 +452,7 @@ IMPORT = """
 import resource, sys
 from pathlib import Path
 from checkpointing import Store
-from checkpointing.interop.torch_save.torch_file import import_torch
+from checkpointing.interop.torch_save.file_import import import_torch
 store = Store.open(sys.argv[2], create=True)
 import_torch(Path(sys.argv[1]), store, "warm", 1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

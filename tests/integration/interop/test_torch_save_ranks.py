@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, Store
-from checkpointing.interop.torch_save.torch_file import export_torch
+from checkpointing.interop.torch_save.file_export import export_torch
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop.test_torch_save import assert_same

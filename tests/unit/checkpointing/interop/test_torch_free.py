@@ -13,7 +13,7 @@ def test_importing_imports_no_torch() -> None:
         "import sys\n"
         "from checkpointing.interop import dcp, pickle_reader, safetensors\n"
         "from checkpointing.interop.dcp import folder_metadata\n"
-        "from checkpointing.interop.torch_save import torch_file\n"
+        "from checkpointing.interop.torch_save import file_export, file_import\n"
         "assert 'torch' not in sys.modules\n"
         "dcp.StoreReader, dcp.StoreWriter\n"
         "assert 'torch' in sys.modules\n"

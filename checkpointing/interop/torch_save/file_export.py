@@ -1,5 +1,4 @@
-"""Writes torch.save files from a checkpoint, and reads them into one. torch is imported when one is
-written."""
+"""Exports a checkpoint as a torch.save file. torch is imported when one is written."""
 
 from __future__ import annotations
 
@@ -13,59 +12,22 @@ from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.element_types import element
 from checkpointing.format.item_table import TensorSpec
 from checkpointing.format.manifest import item_of
-from checkpointing.format.object_keys import SaveId
 from checkpointing.format.tiles import Box
 from checkpointing.format.values.json_values import decode
 from checkpointing.interop import list_branches
 from checkpointing.interop.atomic_files import new_files
 from checkpointing.interop.box_runs import write_box
 from checkpointing.interop.export_stream import stream
-from checkpointing.interop.tensor_names import check_item, chosen, path_of, values_of
+from checkpointing.interop.tensor_names import chosen, path_of, values_of
 from checkpointing.interop.torch_save import optimizer_state_dict
 from checkpointing.interop.torch_save.state_tree import outline_in, rebuild_tree
 from checkpointing.interop.torch_save.zip_records import ZipRecord, records, rewrite_checksums
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
 Make = Callable[[Mapping[str, Any]], dict[str, Any]]  # builds the tree of leaves given by full name
-
-
-def import_torch(
-    file: Path,
-    store: Store,
-    run: str,
-    step: int,
-    *,
-    item: str | None = None,
-    on_bytes: Callable[[int], None] | None = None,
-) -> SaveId:
-    """Import a file of torch.save as a new checkpoint, bit for bit: nested dicts, lists and tuples
-    of tensors and plain values. `export_torch` restores the same.
-
-    Nothing in the file is executed or unpickled: its pickle is read as data. A few tiles are in
-    memory at a time. Only the elements of a tensor are kept: it is restored contiguous, with a
-    storage of its own and without requires_grad. An array becomes a tensor.
-
-    Args:
-        item: the item to which everything is added: with "model", ["layers.0.weight"] becomes
-            "model/layers.0.weight". None: each entry of the file's dict is an item; but if all of
-            them are tensors, as in the state of a single module, they are added to "model".
-        on_bytes: called with the number of raw bytes written.
-
-    Raises:
-        FormatError: torch.save of 1.6 or later did not write it, or something in it is neither
-            a dense tensor nor a plain value; nothing was saved.
-        DamagedError: the file is damaged; nothing was saved.
-        SaveError, StoreError: the checkpoint was not committed.
-    """
-    from checkpointing.interop.torch_save import file_import
-
-    if item is not None:
-        check_item(item)
-    return file_import.import_torch(Path(file), store, run, step, item, on_bytes)
 
 
 def export_torch(
