@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 
 def peak_rss() -> int:
@@ -32,7 +33,8 @@ def main(folder: str, state: str, batch: str) -> None:
     dataset = open_dataset(folder)
     opened_s = time.perf_counter()
     saved = json.loads(state)
-    grow = "next_epoch" if "shards" in saved else "refuse"  # as the state says
+    has_shards = "shards" in saved  # as that of a loader whose dataset may grow
+    grow: Literal["next_epoch", "refuse"] = "next_epoch" if has_shards else "refuse"
     loader = Loader(dataset, global_batch=int(batch), grow=grow)
     loader.load_state_dict(saved)
     first = next(iter(loader))

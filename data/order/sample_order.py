@@ -43,7 +43,7 @@ MAX_STREAMS = 2**16
 MAX_WINDOW = 2**31 - 1
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
-_KEEP = 3  # epochs kept: the one that is read, the one prefetched, and the one before
+_KEEP = 3  # groups of epochs kept: of the one that is read, the one prefetched, the one before
 _MOST_EPOCHS = 64  # that are planned together, where they are small: it takes as long as one
 _MOST_PIECES = 2**13  # of epochs that are planned together
 
