@@ -23,5 +23,5 @@ def start_early(config: ServiceConfig) -> threading.Thread:
 
 
 def _start(config: ServiceConfig) -> None:
-    with suppress(ServiceError):  # raised where the service is joined
+    with suppress(ServiceError, OSError):  # raised where the service is joined
         connect(config).close()

@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from hpckit.config.rules.violations import fewest_nodes
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog, read_events
-from hpckit.events.schema import Degraded, DegradedSubject, ExclusionWithdrawn, NodesExcluded
+from hpckit.events.schema import (
+    Degraded,
+    DegradedSubject,
+    Event,
+    ExclusionWithdrawn,
+    NodesExcluded,
+)
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import hostnames
 from hpckit.slurm.job_placement import PlacementAnswer, ask_placement, options_of_job
@@ -57,9 +63,7 @@ class ExcludeList:
         """Returns the nodes to exclude by the run's events so far, without those that the config
         excludes."""
         self._known = self._nodes() or self._known
-        bad = self._bad(
-            excludable_nodes(read_events(self._run.events, with_steps=False), time.time())
-        )
+        bad = self._bad(excludable_nodes(_events_of(self._run), time.time()))
         if not bad:
             return ()
         if not self._known:  # a job that may get no node would never start
@@ -113,10 +117,7 @@ class ExcludeList:
             first: makes the job pending. False: it could not. Slurm may end this process's children
                 from then on, so the nodes are determined before.
         """
-        hosts, before = (
-            self.hosts(),
-            excluded_from(read_events(self._run.events, with_steps=False), job),
-        )
+        hosts, before = self.hosts(), excluded_from(_events_of(self._run), job)
         by_user = self._by_user(job, before) if hosts or before else ()
         if not first() or not (hosts or before):
             return
@@ -159,13 +160,11 @@ class ExcludeList:
         others have gone meanwhile. Returns what else keeps the job from ever starting, or None: as
         long as it waits for another job, Slurm's reason does not say so."""
         try:
-            hosts = excluded_from(read_events(self._run.events, with_steps=False), job)
+            hosts = excluded_from(_events_of(self._run), job)
             answer = self._ask(hosts)
             if hosts and answer.is_possible is False:
                 self.keep_from(job, _TIMEOUT_S)
-                answer = self._ask(
-                    excluded_from(read_events(self._run.events, with_steps=False), job)
-                )
+                answer = self._ask(excluded_from(_events_of(self._run), job))
         except OSError as error:
             log.warning("cannot review the nodes that job %s does without: %s", job, error)
             return None
@@ -201,7 +200,7 @@ class ExcludeList:
                 job = os.environ.get("SLURM_JOB_ID", "")
                 text = show_job(job, _TIMEOUT_S)
                 self._options = options_of_job(text)
-                before = excluded_from(read_events(self._run.events, with_steps=False), job)
+                before = excluded_from(_events_of(self._run), job)
                 self._own_exclude = self._by_user(job, before) or ()
             options = self._options
         except (OSError, subprocess.SubprocessError) as error:
@@ -240,3 +239,8 @@ def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:
         if problem is None or time.monotonic() > deadline:
             return problem
         time.sleep(AGAIN_S)
+
+
+def _events_of(run: RunDir) -> list[Event]:
+    """Returns the events of a run without its steps, which tell nothing of its nodes."""
+    return read_events(run.events, with_steps=False)
