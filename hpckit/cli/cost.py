@@ -93,7 +93,8 @@ def cost(
             document["users"] = {user: one.record() for user, one in users.items()}
         out.document(document)
         if not costs:
-            out.note(f"no run in {root.resolve()}; another folder: --root")
+            is_there = "no run in" if root.is_dir() else "there is no folder"
+            out.note(f"{is_there} {root.resolve()}; another one: --root")
         elif by_user:
             _print_users(users, whole, out)
         elif len(costs) == 1:

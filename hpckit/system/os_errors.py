@@ -20,7 +20,8 @@ def describe(error: OSError, place: Path | None = None) -> str:
         return str(error)
     named = error.filename2 or error.filename or place
     if error.errno == errno.ENOENT and isinstance(named, str | Path):
-        return f"{named} does not exist"
+        folder = Path(named).parent
+        return f"{named} does not exist" if folder.is_dir() else f"there is no folder {folder}"
     where = f"{named}: " if isinstance(named, str | Path) else ""
     advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
     return f"{where}{error.strerror}{advice}"
