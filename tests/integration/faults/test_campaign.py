@@ -295,7 +295,7 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> 
     )
     for words, says in (
         (("--faults=fire",), "'fire' is not a fault; the faults are"),
-        ((f"--replay={tmp_path / 'none'}",), "No such file"),
+        ((f"--replay={tmp_path / 'none'}",), "none does not exist"),
         (("no.such=1", "--minutes=0.1"), "error: launch.py: no: unknown key"),
     ):
         assert says in refused("campaign", f"--folder={tmp_path / 'c'}", *words)
