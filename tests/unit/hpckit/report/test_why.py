@@ -312,3 +312,14 @@ def test_status_and_why_tell_the_same_problems() -> None:
         ("note", "Slurm is silent"),
     ):
         assert found[name] == page[name] == words
+
+
+def test_a_program_that_reports_nothing_is_told_without_steps() -> None:
+    done = {"kind": "done", "reason": "the program has ended on every rank", "generation": 1}
+    begun = event_of(1000, "run_started", {})
+    it = overview(RunState.ENDED, verdict=done | {"time": NOW}, events=[begun])
+    program = make_spec({"entry": None, "command.arguments": ["true"]}, command="program")
+    it = replace(it, spec=program)
+    assert facts(it)["state"] == "done: the program has ended"
+    shown = dict(page_of(it, NOW))
+    assert [shown["step"], shown["saved"]] == ["none reported by the program"] * 2
