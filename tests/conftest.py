@@ -18,7 +18,8 @@ from tests.changed import CHECKOUT
 from tests.effort import EFFORT, times
 from tests.integration.service.running_services import kill_all
 from tests.scheduling import LongestFirst, marker_of
-from tests.startup.shared_imports import ADDRESS, SharedImports
+from tests.startup.fork_request import ADDRESS, FOR, WORKERS
+from tests.startup.shared_imports import SharedImports
 
 # Several processes share each processor here. Threads that wait for each other by turning round
 # would take what the others need; OpenMP reads this as torch is imported
@@ -66,16 +67,22 @@ _IMPORTS = pytest.StashKey[SharedImports]()
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and ADDRESS not in os.environ:
-        config.stash[_IMPORTS] = SharedImports()
+        config.stash[_IMPORTS] = SharedImports(config.args)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Have the workers take forks of the process that has imported the modules of the tests."""
+    os.environ[FOR] = WORKERS
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tell how many fork servers shared their imports, and why others did not."""
+    """Tell how many processes shared their imports, and why others did not."""
     if imports := config.stash.get(_IMPORTS, None):
         for how, number in Counter(imports.close()).most_common():
-            terminalreporter.write_line(f"imports of {number} fork servers: {how}")
+            terminalreporter.write_line(f"imports of {number} processes: {how}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import PurePath
 
 from xdist.scheduler import LoadScopeScheduling
@@ -62,6 +63,7 @@ def next_scope(waiting: Sequence[str]) -> str:
     return min(waiting, key=_rank)
 
 
+@cache
 def _rank(scope: str) -> int:
     ranks = (number for number, pattern in enumerate(LONGEST) if fnmatchcase(scope, pattern))
     return next(ranks, len(LONGEST))
@@ -76,3 +78,14 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(next_scope(list(self.workqueue)), last=False)
         super()._assign_work_unit(node)
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """Note that a test is complete, and forget scopes that are: all tests that a worker has
+        ever been given would be counted at each report."""
+        super().mark_test_complete(node, item_index, duration)
+        work = self.assigned_work[node]
+        scope = scope_of(self.registered_collections[node][item_index])
+        if all(work[scope].values()):
+            del work[scope]

@@ -10,7 +10,7 @@ from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run.runs import assert_same_run
-from tests.startup.shared_imports import ADDRESS
+from tests.startup.fork_request import ADDRESS
 
 
 def test_nodes_get_shards_from_each_other(

@@ -73,7 +73,7 @@ def submitted(slurm: Slurm, project: Path, script: str, *words: str) -> Launched
 
 def own(shards: Path, *more: str) -> list[str]:
     """Overrides of a run of the project."""
-    words = overrides(Path("nowhere"), shards, *more)
+    words = overrides(shards.parent, shards, *more)
     return ["experiment=mine", *(word for word in words if not word.startswith("root="))]
 
 

@@ -33,7 +33,7 @@ SLOTS = 2
 
 
 @pytest.fixture(autouse=True)
-def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _runtime_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
     yield
     end_all(tmp_path / "rt")

@@ -1,5 +1,5 @@
 """What each Python process of the suite imports as it starts: byte code for code snapshots, and for
-fork servers and evaluations the imports that others have done.
+many processes a fork that has the imports done: see `shared_imports`.
 
 Each run imports hpckit from a snapshot of its own, so that its processes would compile some
 hundred files before they do anything. A copy in a snapshot has the size and the time of change of
@@ -16,8 +16,12 @@ _IMPORTS = vars(sys.modules["_frozen_importlib_external"])
 """Of the module that finds byte code, which has no other name for it."""
 _CHECKOUT = __file__.removesuffix("tests/startup/sitecustomize.py")
 _PACKAGES = ("hpckit/", "checkpointing/", "data/")
-_FORK_SERVER = "hpckit.trainer.torchrun.fork_server"
-_EVALUATION = "hpckit.evaluation.evaluation_worker"
+_SERVICE = "checkpointing.service"
+_WITH_TORCH = ("hpckit.trainer.torchrun.fork_server", "hpckit.evaluation.evaluation_worker")
+_PROGRAMS = ("submitit.core._submit", "hpckit.agent.watchdog")
+_CODE = ("from hpckit.cli.main import", "import sys; from hpckit.submit.launch_command import")
+"""Beginnings of code that processes run instead of `hpckit` and `launch.py`."""
+_SCRIPTS = ("launch.py", "/bin/hpckit")
 _path_of_byte_code = _IMPORTS["cache_from_source"]
 
 
@@ -46,7 +50,52 @@ def _state(path: str) -> tuple[float, int] | None:
 
 _IMPORTS["cache_from_source"] = _cache_from_source
 
-if sys.orig_argv[1:3] == ["-m", _FORK_SERVER] or sys.orig_argv[1:4] == ["-u", "-m", _EVALUATION]:
-    import shared_imports  # type: ignore[import-not-found]  # beside this file
 
-    shared_imports.take_part()
+def _program() -> list[str]:
+    """What Python runs: `-m` or `-c` and what follows it, or a script and its words."""
+    number = 1
+    while number < len(sys.orig_argv):
+        word = sys.orig_argv[number]
+        if not word.startswith("-") or word in ("-m", "-c"):
+            break
+        number += 2 if word in ("-W", "-X") else 1
+    return sys.orig_argv[number:]
+
+
+def _kind(program: list[str]) -> str | None:
+    """The kind of process of which a fork runs this program; None: this process runs it. Slurm
+    signals some programs by rules of its own, and knows them by their place among processes."""
+    asked = os.environ.pop("SHARED_IMPORTS_FOR", None)
+    if os.environ.get("SHARED_IMPORTS", "0") == "0" or not program:
+        return None
+    if asked:
+        return asked
+    first, second = [*program, ""][:2]
+    if first == "-m" and second in _WITH_TORCH:
+        return "runs"
+    if first == "-m" and second == _SERVICE:
+        return "services"
+    is_program = (
+        (first == "-m" and second in _PROGRAMS)
+        or (first == "-c" and second.startswith(_CODE))
+        or first.endswith(_SCRIPTS)
+    )
+    return "programs" if is_program and "SLURM_JOB_ID" not in os.environ else None
+
+
+def _call(name: str, function: str, *arguments: object) -> None:
+    """Call a function of a module of this folder, which is imported by the name that tests have for
+    it. Nothing of their package is left in this process, which may have other tests of its own."""
+    sys.path.insert(0, _CHECKOUT)
+    __import__(f"tests.startup.{name}")
+    module = sys.modules[f"tests.startup.{name}"]
+    sys.path.remove(_CHECKOUT)
+    for one in [one for one in sys.modules if one.partition(".")[0] == "tests"]:
+        del sys.modules[one]
+    vars(module)[function](*arguments)
+
+
+if "SHARED_IMPORTS_ROOM" in os.environ:
+    _call("shared_imports", "serve")
+elif (_KIND := _kind(_program())) is not None:
+    _call("fork_request", "take_fork", _KIND, _program())

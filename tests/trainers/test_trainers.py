@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EFFORT, times
+from tests.effort import EFFORT, some, times
 from tests.trainers.changes import Change, draw_changes, draw_elsewhere
 from tests.trainers.playing import CASES, CHANGES
 from tests.trainers.programs import WRAPPINGS, Program, draw_program, draw_setting
@@ -18,21 +18,23 @@ WORLDS = (1, 2, 3, 4)
 """Sizes that programs are drawn for."""
 
 
-CHOSEN = (
+ONCE = (39, 196, 773, 1246, 1376, 1379, 1576, 1789, 1940, 2017)
+"""Programs that have each kind of everything once at least, most of them on few ranks."""
+TWICE = (
     *(2, 3, 4, 5, 6, 19, 21, 22, 30, 31, 75, 134, 135, 156, 157, 192, 195, 582, 587, 748, 749),
     *(948, 950, 953, 1494, 1707),
 )
-"""Programs that have each kind of everything at least twice, most of them on few ranks."""
+"""Others that have each kind twice."""
 
 
 def chosen_seeds(count: int) -> list[int]:
-    """So many, those of `CHOSEN` first."""
-    others = (seed for seed in range(count) if seed not in CHOSEN)
-    return list(islice((*CHOSEN, *others), count))
+    """So many, those that were chosen first."""
+    others = (seed for seed in range(count) if seed not in (*ONCE, *TWICE))
+    return list(islice((*ONCE, *TWICE, *others), count))
 
 
-PLAYED = chosen_seeds(times(len(CHOSEN)))
-"""Some 160 restores, with an effort of 1."""
+PLAYED = chosen_seeds(times(len(ONCE + TWICE)) if EFFORT > 1 else len(ONCE))
+"""Some 60 restores, with an effort of 1."""
 
 
 def drawn(seed: int) -> tuple[Program, list[Change]]:
@@ -56,8 +58,8 @@ def test_programs_follow_from_their_seed_and_are_of_all_kinds() -> None:
     assert wrappings.keys() == {*WRAPPINGS}
     assert worlds.keys() == {*WORLDS}
     assert (len(kinds), len(optimizers), len(schedulers)) == (24, 13, 13)
-    assert min(*wrappings.values(), *worlds.values(), *kinds.values()) >= 2
-    assert min(*optimizers.values(), *schedulers.values()) >= 2
+    most_seldom = min(*wrappings.values(), *worlds.values(), *kinds.values())
+    assert min(most_seldom, *optimizers.values(), *schedulers.values()) >= some([1], [3])[-1]
 
 
 @pytest.mark.timeout(600 * max(1.0, EFFORT))

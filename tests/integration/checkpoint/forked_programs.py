@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.forkserver import WITH_IMPORTS
 from tests.integration.service.running_services import REPOSITORY
 
 LIMIT_S = 300
@@ -80,6 +81,7 @@ def _parent() -> subprocess.Popen[str]:
     parent = subprocess.Popen(
         [sys.executable, "-c", _FORKS],
         cwd=REPOSITORY,
+        env=os.environ | WITH_IMPORTS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

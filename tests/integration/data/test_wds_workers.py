@@ -175,7 +175,7 @@ def test_random_stops_and_changes_of_workers_and_ranks(urls: list[str]) -> None:
 def test_a_state_knows_nothing_of_what_was_read_ahead(
     urls: list[str], three: list[Any], before: int
 ) -> None:
-    for stop in (0, 1, 4, 9, 10):
+    for stop in some([0, 4, 10], [1, 9]):
         loader = WebLoader(pipeline(urls, prefetch=4), num_workers=before)
         first = list(islice(loader, stop))
         state = loader.state_dict()

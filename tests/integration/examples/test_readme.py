@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from checkpointing import list_run
 from hpckit.cli.main import app
+from tests.forkserver import WITH_IMPORTS
 from tests.integration.service.running_services import REPOSITORY
 
 FOLDER = REPOSITORY / "checkpointing"
@@ -35,9 +37,16 @@ def test_it_shows_the_lines_of_the_examples_in_their_order() -> None:
         assert [line for line in shown if line not in lines] == [], example
 
 
+def test_an_example_is_a_program_that_calls_its_main() -> None:
+    for example in EXAMPLES:
+        program = (FOLDER / f"examples/{example}.py").read_text()
+        assert program.endswith('\n\nif __name__ == "__main__":\n    main()\n'), example
+
+
 def test_dcp_both_ways_and_by_hand(tmp_path: Path) -> None:
     first, second = blocks("dcp")
-    subprocess.run([sys.executable, "-c", f"{first}\n{second}"], cwd=tmp_path, check=True)
+    program = [sys.executable, "-c", f"{first}\n{second}"]
+    subprocess.run(program, cwd=tmp_path, env=os.environ | WITH_IMPORTS, check=True)
     by_hand = README.partition("\nor by hand:\n")[2].partition("\n#")[0].splitlines()
     commands = [line.split()[1:] for line in by_hand if line.startswith("    hpckit ckpt")]
     assert len(commands) == 2

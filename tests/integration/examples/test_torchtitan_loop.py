@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
+from tests.forkserver import WITH_IMPORTS
 from tests.integration.examples.example_programs import (
     assert_same_end,
     beside,
@@ -26,6 +28,7 @@ def refusal(root: Path, *arguments: object) -> str:
     ended = subprocess.run(
         [*program, *map(str, arguments)],
         cwd=REPOSITORY,
+        env=os.environ | WITH_IMPORTS,
         capture_output=True,
         text=True,
         check=False,

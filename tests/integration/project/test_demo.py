@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import PACED, REPO, complete, history
-from tests.startup.shared_imports import ADDRESS
+from tests.startup.fork_request import ADDRESS
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -17,6 +21,8 @@ import psutil
 
 from hpckit.events.event_log import Event, EventTail, read_events
 from hpckit.report.history import History, build_history
+from hpckit.rundir.code_snapshot import newest_snapshot
+from hpckit.rundir.code_snapshot.snapshot import find_project, take_snapshot
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.sample_ledger import LedgerEntry, kept_entries, read_ledgers
 from hpckit.system.atomic_files import read_json
@@ -122,8 +128,28 @@ class Started:
 
 def command(root: Path, shards: Path, *overrides: str) -> list[str]:
     """`launch.py` for a small run; later overrides win."""
+    _share_code(root)
     places = (f"root={root}", f"data.shards={shards}")
     return [sys.executable, str(REPO / "launch.py"), *SMALL, *places, *overrides]
+
+
+def _share_code(root: Path) -> None:
+    """Have runs below `root` share the files of a snapshot of this checkout, as after another run
+    there. To copy them takes longer than all else that a run does before it starts."""
+    root.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        newest_snapshot._link(root, REPO).symlink_to(_submission())
+
+
+@cache
+def _submission() -> Path:
+    """The folder of a submission that has nothing but the snapshot."""
+    folder = Path(tempfile.mkdtemp(prefix="hpckit-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    submission = folder / "run" / "submissions" / "001"
+    submission.mkdir(parents=True)
+    take_snapshot(find_project(REPO), submission / "code")
+    return submission
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from checkpointing import list_run
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.supervisor_process import starting_process
 from hpckit.system.atomic_files import read_json
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.cli.run_commands import Typed
@@ -70,8 +70,8 @@ def test_the_follower_outlives_submitits_controller(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
-        supervisor = psutil.Process(it.wait_for("run_started")["pid"])
-        controller = supervisor.parent()
+        it.wait_for("run_started")
+        controller = starting_process(it.run)
         assert controller is not None
         assert "submitit.local._local" in controller.cmdline()
         it.wait_for_step(15)

@@ -39,6 +39,7 @@ def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launch(tmp_path: Path, *more: str) -> list[str]:
     keys = [f"health.deep.{name}={value}" for name, value in LIMITS.items()]
     keys += ["launch.nodes=3", "elastic=shrink", "elastic.min_nodes=2", "cluster.device=cpu"]
+    keys += ["launch.threads_per_worker=1"]
     keys += ["health=deep", "alerts=webhook", "alerts.email.to=[me@example.org]", "name=t"]
     program = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "may-end")]
     where = [sys.executable, str(REPO / "launch.py"), f"root={tmp_path / 'runs'}"]

@@ -32,7 +32,7 @@ from tests.integration.run.runs import (
     losses,
     started,
 )
-from tests.startup.shared_imports import ADDRESS
+from tests.startup.fork_request import ADDRESS
 
 ENTRY = "tests.integration.run.evaluations"
 EVALUATED = (

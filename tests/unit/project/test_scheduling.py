@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 
 from tests.changed import CHECKOUT
-from tests.scheduling import LONGEST, marker_of, next_scope, scope_of
+from tests.scheduling import LONGEST, LongestFirst, marker_of, next_scope, scope_of
 
 NFS = "tests/faults/test_store_nfs.py"
 
@@ -54,6 +55,25 @@ def test_what_takes_longest_begins_first_and_the_rest_in_its_order() -> None:
         begun.append(next_scope(waiting))
         waiting.remove(begun[-1])
     assert begun == ["clusters", "tests/integration/c.py", "tests/unit/b.py", "tests/unit/a.py"]
+
+
+class LeavingNode:
+    """A worker that is given nothing more."""
+
+    shutting_down = True
+
+
+def test_a_scope_is_forgotten_when_all_its_tests_are_complete() -> None:
+    tests = ["a.py::x", "a.py::y", "b.py::z"]
+    node: Any = LeavingNode()
+    scheduler = LongestFirst.__new__(LongestFirst)
+    scheduler.registered_collections = {node: tests}
+    of_a, of_b = dict.fromkeys(tests[:2], False), {tests[2]: False}
+    scheduler.assigned_work = {node: {"a.py": of_a, "b.py": of_b}}
+    scheduler.mark_test_complete(node, 1)
+    assert scheduler.assigned_work[node].keys() == {"a.py", "b.py"}
+    scheduler.mark_test_complete(node, 0)
+    assert scheduler.assigned_work[node] == {"b.py": {"b.py::z": False}}
 
 
 def test_scopes_that_take_longest_are_those_of_files_that_exist() -> None:

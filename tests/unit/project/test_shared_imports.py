@@ -1,21 +1,28 @@
-"""Fork servers of the suite that share imports are fork servers in all that counts."""
+"""Processes of the suite that share imports are the same processes in all that counts."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from hpckit.agent.workers import forkserver_client
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import SERVER, torchrun_variables
 from hpckit.system.child_processes import kill_all, strays
+from tests.forkserver import WITH_IMPORTS
 from tests.startup import shared_imports
-from tests.startup.shared_imports import ADDRESS, CHECKOUT
+from tests.startup.fork_request import ADDRESS, FOR, RUNS, SERVICES, TESTS, likeness
+from tests.startup.forked_process import CHECKOUT, ForkOrder
 from tests.unit.hpckit.specs_and_processes import until
 
 FOREVER = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "x.py"]
@@ -91,17 +98,186 @@ def test_nothing_of_one_that_is_killed_is_left(server: Server, tmp_path: Path) -
 
 
 def test_a_fork_server_of_another_environment_or_code_gets_no_fork(tmp_path: Path) -> None:
-    likeness, modules = shared_imports._likeness(), shared_imports._modules(CHECKOUT)
-    order = {"likeness": likeness, "search_path": [str(tmp_path), str(CHECKOUT)]}
+    own, modules = likeness(RUNS), shared_imports._modules(CHECKOUT)
+    place = {"folder": "/", "search_path": [str(tmp_path), str(CHECKOUT)]}
 
     def differences(**others: object) -> list[str]:
-        content = order | {"likeness": likeness | others}
-        return shared_imports._differences(content, likeness, modules)
+        with socket.socket(socket.AF_UNIX) as sender:
+            order = ForkOrder(sender, place | {"likeness": own | others}, [])
+            return shared_imports._differences(order, own, modules)
 
     assert differences() == []
     assert differences(variables={"TORCH_LOGS": "+all"}) == ["variables"]
-    own = {**likeness["namespaces"], "user": "user:[1]"}
-    assert differences(namespaces=own, cgroups={"memory": "/nowhere"}) == ["namespaces", "cgroups"]
+    others = {**own["namespaces"], "user": "user:[1]"}
+    assert differences(namespaces=others, cgroups={"memory": "/nowhere"}) == [
+        "namespaces",
+        "cgroups",
+    ]
     (tmp_path / "hpckit").mkdir()
     (tmp_path / "hpckit/__init__.py").touch()
     assert differences() == ["code"]
+
+
+def test_variables_of_torch_are_of_no_account_for_a_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCH_LOGS", "+all")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    names = {kind: likeness(kind)["variables"].keys() for kind in (RUNS, TESTS, SERVICES)}
+    assert {"TORCH_LOGS", "PYTHONSAFEPATH", "LD_PRELOAD"} <= names[RUNS]
+    assert names[RUNS] - names[TESTS] <= {"PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
+    assert "TORCH_LOGS" in names[TESTS] - names[SERVICES]
+    assert "LD_PRELOAD" in names[SERVICES]
+
+
+PROGRAM = f"""
+import atexit, os, sys, threading
+were_there = "torch._dynamo" in sys.modules
+assert {FOR!r} not in os.environ
+number, status = int(sys.argv[1]), int(sys.argv[2])
+word = sys.stdin.readline().strip()
+atexit.register(lambda: os.write(number, b" and ends"))
+later = threading.Timer(0.1, lambda: os.write(number, b", waits"))
+later.start()
+os.write(number, f"{{word}} in {{os.getcwd()}} {{were_there}}".encode())
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_of_the_tests_has_imports_done_and_is_like_others(
+    tmp_path: Path, status: int
+) -> None:
+    """It has the files, descriptors and arguments of the process that was started, waits for its
+    threads, does what was registered for its end, and ends with its own status."""
+    ours, theirs = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(theirs), str(status)],
+        env=os.environ | WITH_IMPORTS,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        pass_fds=[theirs],
+        text=True,
+    ) as process:
+        os.close(theirs)
+        assert process.stdin is not None
+        process.stdin.write("reads\n")
+        process.stdin.flush()
+        with os.fdopen(ours) as pipe:
+            said = pipe.read()  # to the end: nobody else holds the pipe
+        assert process.wait() == status
+    were_there = os.environ[ADDRESS] != "0"
+    assert said == f"reads in {tmp_path} {were_there}, waits and ends"
+
+
+def test_a_fork_of_the_tests_ends_with_the_process_that_was_started() -> None:
+    ours, theirs = os.pipe()
+    program = "import os, signal, sys; os.write(int(sys.argv[1]), b'is here'); signal.pause()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(theirs)],
+        env=os.environ | WITH_IMPORTS,
+        pass_fds=[theirs],
+    ) as process:
+        os.close(theirs)
+        assert os.read(ours, 100) == b"is here"
+        process.kill()
+        assert os.read(ours, 1) == b"", "it has closed the pipe, as it has ended"
+    os.close(ours)
+
+
+FACTS = """
+import json, os, signal, sys
+from pathlib import Path
+
+import hpckit
+
+status = Path("/proc/self/status").read_text()
+print(json.dumps({
+    "module": hpckit.__file__,
+    "words": [sys.argv, sys.orig_argv, Path("/proc/self/cmdline").read_bytes().decode()],
+    "variables": [dict(os.environ), Path("/proc/self/environ").read_bytes().decode()],
+    "folders": [os.getcwd(), sys.path, __name__, __file__],
+    "streams": [sys.stdin.read(), sys.stdout.encoding, sys.stderr.line_buffering],
+    "mask": [os.umask(0), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))],
+    "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN],
+    "limits": Path("/proc/self/limits").read_text(),
+}))
+sys.exit(3)
+"""
+
+
+def launched(
+    folder: Path, text: str, within: Sequence[str] = (), **options: Any
+) -> subprocess.Popen[str]:
+    """A program of that name whose environment says that it may share imports."""
+    (folder / "launch.py").write_text(text)
+    pipe = subprocess.PIPE
+    command = [*within, sys.executable, "launch.py", "a=b c", "--flag"]
+    return subprocess.Popen(command, cwd=folder, text=True, stdin=pipe, stdout=pipe, **options)
+
+
+def test_a_program_finds_what_it_would_find_without_a_fork(tmp_path: Path) -> None:
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    found = []
+    for address in (os.environ[ADDRESS], "0"):
+        env = os.environ | {ADDRESS: address, "OWN": "ä = b"}
+        with launched(tmp_path, FACTS, env=env, umask=0o27, preexec_fn=block) as process:
+            output, _ = process.communicate("typed")
+        assert process.returncode == 3
+        found.append(json.loads(output))
+    shared, alone = found
+    both = shared["variables"], alone["variables"]
+    assert [variables.pop(ADDRESS) for variables, _ in both] == [os.environ[ADDRESS], "0"]
+    for one in both:
+        one[1] = [line for line in one[1].split("\0") if not line.startswith(f"{ADDRESS}=")]
+    assert shared == alone
+
+
+WAITS = """
+import signal, sys, time
+
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+def test_a_program_gets_the_signals_of_the_one_that_waits(tmp_path: Path, number: int) -> None:
+    with launched(tmp_path, WAITS, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "told\n"
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces; run the tests as root")
+def test_a_program_in_a_namespace_of_processes_gets_signals(tmp_path: Path) -> None:
+    """Where who waits does not see the process of which the program is a fork."""
+    inside = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child")
+    with launched(tmp_path, WAITS, inside) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        (waiting,) = psutil.Process(process.pid).children()
+        waiting.terminate()
+        assert process.stdout.readline() == "told\n"
+        process.kill()
+
+
+def test_nothing_is_left_of_a_program_whose_waiting_process_is_killed(tmp_path: Path) -> None:
+    says = "import os; print(os.getpid(), flush=True); input()"
+    with launched(tmp_path, says) as process:
+        assert process.stdout is not None
+        fork = psutil.Process(int(process.stdout.readline()))
+        assert (fork.pid != process.pid) == (os.environ[ADDRESS] != "0")
+        process.kill()
+        until(lambda: not fork.is_running())

@@ -13,12 +13,13 @@ from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.inspection.integrity_check import IntegrityProblem, Level, verify
 from checkpointing.store.store import Store
+from tests.effort import times
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.schedules.scheduler import Scheduler
 
-PLACES = 75  # bytes of an object that are damaged one at a time, spread over all of it
+PLACES = times(40)  # bytes of an object that are damaged one at a time, spread over all of it
 Objects = dict[str, bytes]
 
 

@@ -18,6 +18,7 @@ from hpckit.config.spec_parser import dump_spec
 from hpckit.ipc.process_environment import agent_variables
 from hpckit.rundir.directory import RunDir
 from hpckit.system.child_processes import AGENT_NAME, Process, kill_all, spawn_piped
+from tests.startup.fork_request import ADDRESS
 from tests.unit.hpckit.specs_and_processes import is_gone, make_spec, until
 
 
@@ -67,7 +68,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Told]]:
                 pipe.close()
 
 
-def test_it_is_there_until_it_is_told_to_quit(start: Callable[..., Told]) -> None:
+def test_it_is_there_until_it_is_told_to_quit(
+    start: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does its imports by itself, as outside of the tests."""
+    monkeypatch.setenv(ADDRESS, "0")
     told = start()
     agent = told.hears("hello")["pid"]
     (child,) = psutil.Process(told.process.pid).children()

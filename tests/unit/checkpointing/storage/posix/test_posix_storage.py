@@ -18,6 +18,7 @@ from checkpointing.storage.interface import SupportsTemporaryRemoval
 from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.storage.posix.syscalls import Syscalls
 from checkpointing.storage.retry import StorageRetryPolicy
+from tests.effort import times
 from tests.forkserver import fork_server
 
 AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
@@ -317,7 +318,7 @@ def race(root: str, writer: int, rounds: int, start: Barrier) -> list[bool]:
 
 
 def test_of_many_processes_one_wins(tmp_path: Path) -> None:
-    writers, rounds = 6, 60
+    writers, rounds = 6, times(30)
     context = fork_server()
     with context.Manager() as manager, context.Pool(writers) as pool:
         start = manager.Barrier(writers)

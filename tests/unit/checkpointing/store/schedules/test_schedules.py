@@ -23,7 +23,7 @@ from tests.unit.checkpointing.store.schedules.random_schedule import explore
 from tests.unit.checkpointing.store.schedules.schedule_invariants import judge
 from tests.unit.checkpointing.store.schedules.scripted_schedules import U, V, W, script
 
-SEEDS = times(120)
+SEEDS = times(60)
 BATCHES = 6
 WEEK_S = FENCED_S
 

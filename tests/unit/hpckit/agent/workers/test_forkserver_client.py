@@ -16,7 +16,7 @@ import pytest
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import Child, kill_all
-from tests.startup.shared_imports import ADDRESS
+from tests.startup.fork_request import ADDRESS
 from tests.stopped_processes import stop
 from tests.unit.hpckit.specs_and_processes import until
 
@@ -33,9 +33,15 @@ class Served:
         self.start()
         self.connect()
 
+<<<<<<< HEAD:tests/unit/hpckit/agent/workers/test_forkserver_client.py
     def start(self) -> None:
         env = os.environ | {ADDRESS: "0"}  # with imports of its own
         self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1, at_once=True)
+=======
+    def start(self, **variables: str) -> None:
+        env = os.environ | {ADDRESS: "0"} | variables  # with imports of its own
+        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1)
+>>>>>>> 57411cf7 (Processes of the suite are forks of ones that have imported what they need, and tests cost less):tests/unit/hpckit/agent/test_forkserver_client.py
 
     def connect(self) -> None:
         self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
@@ -174,7 +180,7 @@ def test_where_it_is_gone_one_is_started_without_until_there_is_another(
     assert "the fork server has ended" in caplog.text
     assert not isinstance(plain, ForkedTorchrun)
     kill_all([plain])
-    server.start()
+    server.start(**{ADDRESS: os.environ[ADDRESS]})  # which need not import anything
     output.write_text("before\n")
     torchrun = server.begin(["--help"], environment(), output)
     assert isinstance(torchrun, ForkedTorchrun)

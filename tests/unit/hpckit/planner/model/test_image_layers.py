@@ -13,6 +13,7 @@ from hpckit.config.spec import ImageSpec, ResnetSpec, VitSpec
 from hpckit.planner.model.image_layers import parameter_count, per_sample
 from hpckit.submit.compose import compose_spec
 from hpckit.trainer.models.model_builder import build
+from tests.effort import times
 
 RESNETS = st.builds(
     ResnetSpec,
@@ -40,7 +41,7 @@ def model(option: str) -> ImageSpec:
     return spec.model
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=times(15))
 @given(size=RESNETS | VITS)
 def test_all_is_counted_as_torch_does(size: ImageSpec) -> None:
     real = build(size)

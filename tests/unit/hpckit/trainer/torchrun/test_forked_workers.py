@@ -20,6 +20,7 @@ from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import kill_all
 from hpckit.trainer.torchrun import first_device_use, forked_workers, torchrun_config
 from hpckit.trainer.torchrun.first_device_use import CALLS, FirstDeviceUse, is_driver_initialised
+from tests.forkserver import WITH_IMPORTS
 from tests.unit.hpckit.trainer.torchrun import spied_fork_server
 from tests.unit.hpckit.trainer.torchrun.spied_fork_server import USES, WORKER
 
@@ -59,7 +60,7 @@ def test_nothing_uses_a_gpu_before_the_workers_are_forked(
 
 def test_the_spy_would_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a build for CUDA, the fork is found to be bad, too."""
-    lines = spied(tmp_path, monkeypatch, SPY_BAIT="1")
+    lines = spied(tmp_path, monkeypatch, SPY_BAIT="1", **WITH_IMPORTS)
     assert "torch.cuda.is_available" in lines[0]
     is_bad = torch.version.cuda is not None
     assert lines[-1].startswith(f"{WORKER}bad fork {is_bad}")
