@@ -22,7 +22,8 @@ from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
-from hpckit.submit.compose import compose_spec, quoted
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.composition.hydra_values import quoted
 from hpckit.submit.launch_command import pack
 from hpckit.submit.preflight.checks import preflight, with_absolute_paths
 from hpckit.submit.preparation import CommandOptions, compose, prepare, request

@@ -16,7 +16,8 @@ from data import ShardWriter
 from hpckit.config.entry_points import IMAGES
 from hpckit.config.spec import ImageSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
-from hpckit.submit.compose import compose_spec, quoted
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.composition.hydra_values import quoted
 
 DEFAULT_MODEL = "resnet_nano"
 """A ResNet that two cores train in seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpckit.submit.compose import quoted
+from hpckit.submit.composition.hydra_values import quoted
 
 
 def short_run_words(name: str, root: str, steps: int) -> list[str]:

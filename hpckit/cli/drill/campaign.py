@@ -128,7 +128,8 @@ def _own_suspects(words: Sequence[str], place: Path) -> list[str]:
     """
     import shutil
 
-    from hpckit.submit.compose import compose_spec, quoted
+    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.composition.hydra_values import quoted
     from hpckit.suspects.suspect_folder import list_folder
 
     slurm = compose_spec(words).cluster.slurm

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from hpckit.submit.compose import quoted
+from hpckit.submit.composition.hydra_values import quoted
 
 
 class CampaignError(RuntimeError):

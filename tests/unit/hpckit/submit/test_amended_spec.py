@@ -59,9 +59,7 @@ def test_what_makes_another_run_is_refused_with_what_to_type() -> None:
     assert identity(other) != identity(before)
     (line,) = identity_problems(before, other, words)
     assert line.startswith(f"name ({before.name} -> u), optim.lr (0.0006 -> 0.5): would make")
-    assert line.endswith(
-        "hpckit launch name=t 'user_config.note='\"'\"'a b'\"'\"'' optim.lr=0.5"
-    )
+    assert line.endswith("hpckit launch name=t 'user_config.note='\"'\"'a b'\"'\"'' optim.lr=0.5")
     (line,) = identity_problems(before, make_spec({"root": "/elsewhere"}), words)
     assert line.startswith("root: a run stays in the directory where it started")
 

@@ -10,8 +10,8 @@ from hydra.errors import ConfigCompositionException
 from hpckit.config.config_trees import conf_dir, group_options
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec_parser import SpecError
-from hpckit.submit.composition import hydra_values
 from hpckit.submit.compose import compose_spec
+from hpckit.submit.composition import hydra_values
 
 NEEDED = {
     "data=shards": ["data.shards=/data"],

@@ -33,15 +33,9 @@ class Served:
         self.start()
         self.connect()
 
-<<<<<<< HEAD:tests/unit/hpckit/agent/workers/test_forkserver_client.py
-    def start(self) -> None:
-        env = os.environ | {ADDRESS: "0"}  # with imports of its own
-        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1, at_once=True)
-=======
     def start(self, **variables: str) -> None:
         env = os.environ | {ADDRESS: "0"} | variables  # with imports of its own
-        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1)
->>>>>>> 57411cf7 (Processes of the suite are forks of ones that have imported what they need, and tests cost less):tests/unit/hpckit/agent/test_forkserver_client.py
+        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1, at_once=True)
 
     def connect(self) -> None:
         self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
