@@ -18,7 +18,7 @@ from tests.effort import some
 from tests.services.browser import Browser
 from tests.services.page_layout import layout_problems
 from tests.unit.hpckit.cli.measured_figures import bench_pages
-from tests.unit.hpckit.cli.test_plan_documents import planned
+from tests.unit.hpckit.cli.plan.test_plan_documents import planned
 from tests.unit.hpckit.report.eventful_runs import EVERY, died, eventful
 from tests.unit.hpckit.report.sample_runs import HOSTILE, content, ran, submitted
 

@@ -13,7 +13,7 @@ from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.lazy_parts import LazyPart, LazyParts, total_size
 from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.storage.posix.posix_storage import PosixStorage
-from tests.unit.checkpointing.storage.test_posix_storage import failing, storage_with
+from tests.unit.checkpointing.storage.posix.test_posix_storage import failing, storage_with
 
 LARGE = 5 << 20  # bytes; more than is written at a time
 KEY = "packs/00/x"
