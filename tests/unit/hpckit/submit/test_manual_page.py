@@ -64,7 +64,7 @@ def test_every_flag_is_in_the_manual(flag: str) -> None:
 
 def test_every_example_in_the_manual_works() -> None:
     lines = [line.strip() for line in manual(group_options(conf_dir())).splitlines()]
-    examples = [line for line in lines if re.match(r"python launch\.py \w+=", line)]
+    examples = [line for line in lines if re.match(r"hpckit launch \w+=", line)]
     assert len(examples) >= 4
     for line in examples:
         compose_spec(shlex.split(line)[2:])
