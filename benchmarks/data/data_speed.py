@@ -5,7 +5,9 @@
 Every measurement is in a new process: an epoch after a first one, which opens the files. The ratio
 is of bytes per second to those of a plain read of the same files in the same round, so that tar
 headers are on its side. What is missing or came twice in these very epochs is told beside the
-speed. Imports are not counted, of no arm. `--only NAME` takes one arm.
+speed. Imports are not counted, of no arm. `--only NAME` takes one arm. On a machine that others
+use, `--turns N` tells more: the processor time of a sample where all arms take turns in one
+process, half an epoch each, N times.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -110,6 +113,29 @@ def compare(names: Sequence[str], reading: Reading, rounds: int, peers: Path | N
     )
 
 
+def turns(names: Sequence[str], reading: Reading, count: int) -> dict[str, list[float]]:
+    """Microseconds of processor time of a sample in each turn of each arm, after an epoch."""
+    each = reading.samples.total // reading.batch // 2
+    batches = {name: arm(name).read(reading) for name in names}
+    for one in batches.values():
+        for _ in islice(one, 2 * each):
+            pass
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(count):
+        for name, one in batches.items():
+            begun_s = time.process_time()
+            for _ in islice(one, each):
+                pass
+            found[name].append(1e6 * (time.process_time() - begun_s) / (each * reading.batch))
+    return found
+
+
+def _print_turns(found: dict[str, list[float]]) -> None:
+    for name, all_ in found.items():
+        tenth = sorted(all_)[len(all_) // 10]
+        print(f"{name}: CPU µs {tenth:.2f} (the least tenth), {median(all_):.2f} (median)")
+
+
 def _print(found: dict[str, list[EpochTiming]], reading: Reading) -> None:
     kb = reading.samples.size // 1000
     table = Table(
@@ -161,6 +187,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kb", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--mib", type=int, default=160, help="of each data set")
+    parser.add_argument("--turns", type=int, default=0)
     parser.add_argument("--only", action="append", help="an arm; may be repeated")
     parser.add_argument("--folder", type=Path, help="where to work")
     args = parser.parse_args()
@@ -173,6 +200,9 @@ def main() -> None:
             reading = Reading(folder / f"{kb}", folder / f"{kb}-converted", samples)
             samples.write(reading.tars)
             compare(names, reading, args.rounds, args.peers)
+            if args.turns:
+                arms_ = [name for name in names if name != RAW]
+                _print_turns(in_fresh(turns, arms_, reading, args.turns, peers=args.peers))
 
 
 if __name__ == "__main__":
