@@ -14,7 +14,7 @@ from checkpointing.errors import DamagedError
 from checkpointing.storage import Buffer, Storage, open_storage
 from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
 from checkpointing.storage.fsspec.fsspec_storage import DriverTraits, FsspecStorage
-from tests.effort import some
+from tests.effort import some, times
 from tests.services.ceph import CephServer
 from tests.services.s3 import S3Place, S3Server
 
@@ -259,7 +259,7 @@ def test_of_many_creators_one_wins(reopen: Reopen, monkeypatch: pytest.MonkeyPat
         return storages[writer % 2].create(key, _content(writer))
 
     with ThreadPoolExecutor(writers) as pool:
-        rounds = 3 if storages[0].url.startswith("plain://") else 15  # claims take seconds
+        rounds = 3 if storages[0].url.startswith("plain://") else times(6)  # claims take seconds
         for turn in range(rounds):
             key = f"race/{turn}"
             said = list(pool.map(create, range(writers), [key] * writers))
