@@ -158,11 +158,11 @@ class Agent:
 
     def _readable(self) -> list[int]:
         """Returns the descriptors whose messages are awaited: those of the supervisor and, while it
-        has a torchrun to report on, of the fork server."""
+        has a torchrun to report on, of the fork server. Each is read after the wait for it, or else
+        it would be a busy one."""
         found = [self._channel.fileno()]
         if self._workers is not None and self._server is not None:
-            answers = self._server.channel
-            found += [] if answers.has_ended else [answers.fileno()]
+            found += self._server.awaited()
         return found
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -71,6 +71,7 @@ class ForkServerClient:
         self._control, self._ignore = control, tuple(ignore)
         self._read, self._write = self._connect()
         self.channel = Channel(self._read, self._write)
+        self._has_begun = False  # whether the server was asked for the newest torchrun
 
     def begin(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> Child:
         """Starts a torchrun with these arguments and exactly this environment, when the previous
@@ -80,13 +81,20 @@ class ForkServerClient:
             output: the file to which its output is appended.
         """
         self.channel.receive()
-        if not self.channel.has_ended:
+        self._has_begun = not self.channel.has_ended
+        if self._has_begun:
             order = {"arguments": list(arguments), "environment": dict(env), "output": str(output)}
             self.channel.send(order)
             return ForkedTorchrun(self)
         log.warning("the fork server has ended")
         self.reconnect()
         return spawn([*FORKING, *arguments], env, output, self._ignore)
+
+    def awaited(self) -> list[int]:
+        """Returns the descriptor of answers about the newest torchrun. There is none if it was
+        started without the server, or if its `poll` has read the last of them."""
+        is_awaited = self._has_begun and not self.channel.has_ended
+        return [self.channel.fileno()] if is_awaited else []
 
     def reconnect(self) -> None:
         """Connects again: pending orders are dropped, and what the server had started is killed."""

@@ -121,6 +121,7 @@ def test_how_one_ends_is_told(server: Served, output: Path) -> None:
 def test_one_is_killed_and_the_next_begins(server: Served, output: Path) -> None:
     torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(server)
+    assert server.agent.awaited() == [server.agent.channel.fileno()]
     assert os.getpgid(process.pid) == process.pid
     assert torchrun.poll() is None
     kill_all([torchrun])
@@ -185,6 +186,8 @@ def test_where_there_can_be_none_torchruns_are_started_without(output: Path) -> 
     control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with control:
         agent = ForkServerClient(control, ())
-        servers.close()  # as the keeper does when it gives up
-        assert helps(agent.begin(["--help"], environment(), output), output)
+        servers.close()  # as the watchdog does when it gives up
+        torchrun = agent.begin(["--help"], environment(), output)
+        assert agent.awaited() == [], "a wait for its answers would be a busy one"
+        assert helps(torchrun, output)
         agent.end()
