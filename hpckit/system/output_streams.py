@@ -22,6 +22,9 @@ def checked_output() -> Iterator[None]:
     line where its output cannot be written. It ends without a line if the reader has ended, as
     with `| head`."""
     stdout = sys.stdout
+    if stdout is None:  # as after `>&-`
+        yield
+        return
     if isinstance(stdout, io.TextIOWrapper) and (stdout.errors == "strict" or not _is_utf8(stdout)):
         stdout.reconfigure(errors="replace")
     try:

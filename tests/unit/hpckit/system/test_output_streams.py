@@ -52,3 +52,9 @@ def test_a_reader_that_has_ended_is_no_error(size: str) -> None:
         assert printed(size, writes) == (1, "", "")
     finally:
         os.close(writes)
+
+
+def test_a_closed_output_is_no_error() -> None:
+    command = ["bash", "-c", '"$@" >&-', "bash", sys.executable, "-c", PROGRAM, SHORT]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (7, b"")
