@@ -10,7 +10,10 @@ gc.disable()  # what is imported and composed stays: to look for cycles in it is
 from hpckit.submit.composition.composition_process import begin_composition  # noqa: E402
 
 if __name__ == "__main__":
-    composition = begin_composition(sys.argv[1:])
-    from hpckit.submit.launch_command import run_as_program  # while the config is composed
+    try:
+        composition = begin_composition(sys.argv[1:])
+        from hpckit.submit.launch_command import run_as_program  # while the config is composed
 
-    run_as_program(composition)
+        run_as_program(composition)
+    except KeyboardInterrupt:  # during the imports
+        sys.exit(128 + signal.SIGINT)

@@ -19,9 +19,13 @@ class ComposedValues:
         """Returns these values as JSON, which `ComposedValues.from_json` reads.
 
         Raises:
-            TypeError, ValueError: there is a value that is not plain data.
+            TypeError, ValueError: there is a value that is not plain data, or a key that is no text
+                and would come back as one.
         """
-        return json.dumps(asdict(self))
+        text = json.dumps(asdict(self))
+        if ComposedValues.from_json(text) != self:
+            raise ValueError("the values are others as JSON")
+        return text
 
     @staticmethod
     def from_json(text: str) -> ComposedValues:

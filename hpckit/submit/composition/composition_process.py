@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +41,10 @@ class CompositionProcess:
         once."""
         with os.fdopen(self._read, encoding="utf-8") as answer:
             text = answer.read()
-        _, status = os.waitpid(self._pid, 0)
+        try:
+            _, status = os.waitpid(self._pid, 0)
+        except ChildProcessError:  # SIGCHLD is ignored since before this program: it is not known
+            return None
         return ComposedValues.from_json(text) if text and not status else None
 
 
@@ -56,21 +60,21 @@ def _answer(compose: Callable[[], ComposedValues], write: int) -> None:
                 answer.write(found.to_json())
             status = 0
     except BaseException:  # noqa: BLE001 - the parent meets the same error, and reports it
-        status = 1
+        pass
     finally:
         os._exit(status)
 
 
 def begin_composition(arguments: Sequence[str]) -> CompositionProcess | None:
     """Begins to compose the config of a command `launch.py`, or returns None where that would gain
-    nothing.
+    nothing, or where this process has other threads, whose locks a fork would keep.
 
     Args:
         arguments: the words of the command line.
     """
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     is_useful = len(os.sched_getaffinity(0)) > 1 and _COMPOSES_NOTHING.isdisjoint(own)
-    if not is_useful or "hydra" in sys.modules:
+    if not is_useful or "hydra" in sys.modules or threading.active_count() > 1:
         return None
     return CompositionProcess(lambda: _compose(arguments))
 

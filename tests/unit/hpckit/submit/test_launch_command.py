@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 from hpckit.config.spec_parser import SpecError, parse_spec
 from hpckit.rundir.lock import RunLock
 from hpckit.submit.launch_command import LaunchCommand, main, parse_arguments
+from tests.unit.hpckit.specs_and_processes import CHECKOUT
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +39,25 @@ def test_an_unknown_flag_is_named(flag: str, capsys: pytest.CaptureFixture[str])
     assert out == ""
     assert f"error: {flag}: unknown option; " in err
     assert "see hpckit launch --help" in err
+
+
+INTERRUPTED = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hpckit.submit.launch_command":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["launch.py", "--help"]
+runpy.run_path("launch.py", run_name="__main__")
+"""
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=CHECKOUT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

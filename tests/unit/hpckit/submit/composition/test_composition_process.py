@@ -16,8 +16,8 @@ from hpckit.submit.compose import compose_spec
 from hpckit.submit.composition.composed_values import ComposedValues
 from hpckit.submit.composition.composition_process import CompositionProcess, begin_composition
 from hpckit.submit.preflight.checks import with_absolute_paths
+from tests.unit.hpckit.specs_and_processes import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[4]
 COMMAND = """
 import sys
 from hpckit.submit.composition.composition_process import begin_composition
@@ -57,13 +57,29 @@ def no_plain_data() -> ComposedValues:
     return ComposedValues({"root": Path("/x")}, [])
 
 
+def no_text_as_key() -> ComposedValues:
+    """2024 is refused as the name of a dataset, and "2024" is not."""
+    return ComposedValues({"weights": {2024: 1.0}}, [])
+
+
 def ended() -> ComposedValues:
     sys.exit(0)
 
 
-@pytest.mark.parametrize("compose", [refused, warned, killed, no_plain_data, ended])
+FAILURES = [refused, warned, killed, no_plain_data, no_text_as_key, ended]
+
+
+@pytest.mark.parametrize("compose", FAILURES)
 def test_only_what_went_well_is_answered(compose: Callable[[], ComposedValues]) -> None:
     assert CompositionProcess(compose).result() is None
+
+
+def test_a_command_whose_children_are_reaped_by_the_kernel_composes_itself() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert CompositionProcess(lambda: ComposedValues({}, [])).result() is None
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.parametrize("words", [["-m", "train.seed=1,2"], ["--help"], ["-h", "keys"]])
