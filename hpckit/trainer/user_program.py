@@ -46,9 +46,9 @@ not occur again."""
 _POLL_S = 0.1
 
 _left_by_program: list[object] = []
-"""The variables of a module that has ended, or its SystemExit, which refers to them. They stay
-until the process ends: the last reference to a DistributedDataParallel waits, with the lock of the
-interpreter, for the thread of gloo, which may wait for that lock
+"""The variables of a module that has ended, or the exception that has ended the program, which
+refers to them. They stay until the process ends: the last reference to a DistributedDataParallel
+waits, with the lock of the interpreter, for the thread of gloo, which may wait for that lock
 (https://github.com/pytorch/pytorch/issues/56297)."""
 
 
@@ -221,7 +221,8 @@ def _run_python(
     except SystemExit as end:
         _left_by_program.append(end)
         _check_exit(end, heartbeats)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
+        _left_by_program.append(end)
         if heartbeats.request() is WorkerRequest.NONE:
             raise
 

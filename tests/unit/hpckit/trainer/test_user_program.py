@@ -46,6 +46,21 @@ print("ready", flush=True)
 while True:
     time.sleep(0.05)
 """
+INTERRUPTIBLE = """
+import signal, time, weakref
+class Model: pass
+def leave(*_):
+    print("saved", flush=True)
+    raise KeyboardInterrupt
+def train():
+    model = Model()
+    weakref.finalize(model, print, "released", flush=True)
+    signal.signal(signal.SIGUSR1, leave)
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.05)
+train()
+"""
 DEAF = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
 
 
@@ -125,6 +140,15 @@ def test_what_a_module_holds_stays_until_the_process_ends(place: Place, end: str
     )
     with place.worker("python", "-m", "mine") as worker:
         assert [line_of(worker), line_of(worker)] == ["ended", "released"]
+
+
+def test_what_an_interrupted_function_holds_stays_until_the_process_ends(place: Place) -> None:
+    (place.code / "train.py").write_text(INTERRUPTIBLE)
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "ready"
+        place.table.ask(WorkerRequest.PREEMPT, within_s=1000)
+        assert [line_of(worker) for _ in range(3)] == ["saved", "ended", "released"]
+    assert place.phase is WorkerPhase.LEFT
 
 
 @pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
