@@ -12,6 +12,8 @@ from hpckit.cli.common.command_errors import reported_errors
 from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.cost.cost_summary import Prices, RunCost
     from hpckit.report.cost.lineage import Lineage
@@ -64,14 +66,15 @@ def cost(
     --root of a group: a run belongs to the user who owns its directory.
 
     Keys of --json: runs (of each: runs, node_hours by cause, total_node_hours, gpu_hours, trained:
-    a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), and sum (the
-    same of all). With --lineage also forks (run; from: path, run, store, step, id) and missing
-    (run directories of parents that are gone), and with --by-user users (by name, the same as of
-    a run). Unknown values are null.
+    a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), sum (the same
+    of all), and left_out (run, reason: of runs that cannot be read, and that sum is without). With
+    --lineage also forks (run; from: path, run, store, step, id) and missing (run directories of
+    parents that are gone), and with --by-user users (by name, the same as of a run). Unknown values
+    are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.cost.cost_summary import Prices, sum_of
-    from hpckit.report.cost.lineage import Lineage, read_lineage
+    from hpckit.report.cost.lineage import Lineage, read_lineage, real_path
     from hpckit.report.cost.users import cost_by_user, owner_of
     from hpckit.report.overview import runs_below
 
@@ -80,9 +83,12 @@ def cost(
         found = [submitted_run(run) for run in runs] if runs else runs_below(root)
         line = read_lineage(found, root) if lineage else Lineage(tuple(found), {}, ())
         prices = Prices(node_price, gpu_price)
-        line, costs = _read_costs(line, prices, out, is_every_run_needed=bool(runs))
+        needed = {real_path(run.path) for run in found} if runs else set[Path]()
+        by_run, left_out = _read_costs(line.runs, prices, needed)
+        line, costs = replace(line, runs=tuple(by_run)), list(by_run.values())
         whole = sum_of(costs)
         document: dict[str, Any] = {"runs": [one.record() for one in costs], "sum": whole.record()}
+        document["left_out"] = [{"run": run.name, "reason": why} for run, why in left_out.items()]
         if lineage:
             forks = [{"run": path.name, "from": asdict(fork)} for path, fork in line.forks.items()]
             document |= {"forks": forks, "missing": list(line.missing)}
@@ -92,14 +98,16 @@ def cost(
             users = cost_by_user([*zip(owners, costs, strict=True)])
             document["users"] = {user: one.record() for user, one in users.items()}
         out.document(document)
-        if not costs:
+        for run, why in left_out.items():
+            out.note(f"{run.name} is left out, also of the sum: {why}")
+        if not line.runs and not left_out:
             is_there = "no run in" if root.is_dir() else "there is no folder"
             out.note(f"{is_there} {root.resolve()}; another one: --root")
-        elif by_user:
+        elif by_user and costs:
             _print_users(users, whole, out)
         elif len(costs) == 1:
             _print_run(costs[0], out)
-        else:
+        elif costs:
             _print_runs(costs, whole, line, out)
         for path in line.missing:
             out.note(
@@ -109,27 +117,31 @@ def cost(
 
 
 def _read_costs(
-    line: Lineage, prices: Prices, out: CommandOutput, *, is_every_run_needed: bool
-) -> tuple[Lineage, list[RunCost]]:
-    """Return the runs that can be read, and their costs; the others are noted.
+    runs: Sequence[RunDir], prices: Prices, needed: Collection[Path]
+) -> tuple[dict[RunDir, RunCost], dict[RunDir, str]]:
+    """Return the cost of each run that can be read, and why the others cannot.
+
+    Args:
+        needed: run directories, without links, of runs that have to be read.
 
     Raises:
-        OSError, SpecError: a run that is needed cannot be read.
+        OSError, SpecError: one of them cannot be read.
     """
     from hpckit.config.spec_parser import SpecError
     from hpckit.report.cost.cost_summary import read_cost
+    from hpckit.report.cost.lineage import real_path
     from hpckit.system.os_errors import describe
 
     found: dict[RunDir, RunCost] = {}
-    for run in line.runs:
+    left_out: dict[RunDir, str] = {}
+    for run in runs:
         try:
             found[run] = read_cost(run, prices)
         except (OSError, SpecError) as error:
-            if is_every_run_needed:
+            if real_path(run.path) in needed:
                 raise
-            reason = describe(error) if isinstance(error, OSError) else error.violations[0]
-            out.note(f"{run.name} is left out, also of the sum: {reason}")
-    return replace(line, runs=tuple(found)), list(found.values())
+            left_out[run] = describe(error) if isinstance(error, OSError) else error.violations[0]
+    return found, left_out
 
 
 def _print_run(cost: RunCost, out: CommandOutput) -> None:

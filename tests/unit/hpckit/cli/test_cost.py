@@ -123,3 +123,18 @@ def test_a_run_that_cannot_be_read_is_left_out_of_all_and_refused_by_name(tmp_pa
     assert "spec.yaml does not exist" in output
     status, output = typed(tmp_path / "torn")
     assert status == 2
+    found = json.loads(CliRunner().invoke(app, ["cost", "--root", str(tmp_path), "--json"]).stdout)
+    assert [one["runs"] for one in found["runs"]] == [["sound"]]
+    (left_out,) = found["left_out"]
+    assert left_out["run"] == "torn"
+    assert left_out["reason"].endswith("spec.yaml does not exist")
+
+
+def test_a_relative_that_cannot_be_read_does_not_hide_the_cost_of_a_run(tmp_path: Path) -> None:
+    parent, fork = ran(tmp_path / "parent"), ran(tmp_path / "fork", lives=1)
+    write_fork(fork, ForkRecord("parent", str(parent.path), "store", 5, "5-b"))
+    parent.spec(1).unlink()
+    words = ["cost", str(fork.path), "--lineage", "--root", str(tmp_path), "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert [one["runs"] for one in found["runs"]] == [["fork"]]
+    assert [one["run"] for one in found["left_out"]] == ["parent"]
