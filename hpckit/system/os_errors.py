@@ -15,13 +15,15 @@ _ADVICE = {
 
 
 def describe(error: OSError, place: Path | None = None) -> str:
-    """Returns a one-line message for `error`; `place` is the path in it if the error names none."""
+    """Returns a one-line message for `error`; `place` is the path in it if the error names none.
+    Without a path there is no advice about one."""
     if error.errno is None or not error.strerror:
         return str(error)
     named = error.filename2 or error.filename or place
     if error.errno == errno.ENOENT and isinstance(named, str | Path):
         folder = Path(named).parent
         return f"{named} does not exist" if folder.is_dir() else f"there is no folder {folder}"
-    where = f"{named}: " if isinstance(named, str | Path) else ""
+    if not isinstance(named, str | Path):
+        return error.strerror
     advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
-    return f"{where}{error.strerror}{advice}"
+    return f"{named}: {error.strerror}{advice}"

@@ -20,11 +20,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def checked_output() -> Iterator[None]:
     """Prints a character that the terminal's encoding lacks as `?`, and ends the program with one
     line where its output cannot be written. It ends without a line if the reader has ended, as
-    with `| head`."""
+    with `| head`. An output that is closed, as by `>&-`, takes what is printed all the same."""
+    _open_closed_streams()
     stdout = sys.stdout
-    if stdout is None:  # as after `>&-`
-        yield
-        return
     if isinstance(stdout, io.TextIOWrapper) and (stdout.errors == "strict" or not _is_utf8(stdout)):
         stdout.reconfigure(errors="replace")
     try:
@@ -41,6 +39,14 @@ def checked_output() -> Iterator[None]:
         discard_output()
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(_UNWRITABLE)
+
+
+def _open_closed_streams() -> None:
+    """Sends what is printed to closed streams nowhere: `print` would send errors to standard output
+    instead, and the next file that is opened would be what child processes take for theirs."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def discard_output() -> None:

@@ -54,7 +54,12 @@ def test_a_reader_that_has_ended_is_no_error(size: str) -> None:
         os.close(writes)
 
 
-def test_a_closed_output_is_no_error() -> None:
-    command = ["bash", "-c", '"$@" >&-', "bash", sys.executable, "-c", PROGRAM, SHORT]
-    done = subprocess.run(command, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (7, b"")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_takes_what_is_printed(closed: str) -> None:
+    program = PROGRAM.replace("sys.exit", "print(sys.stdout.isatty(), file=sys.stderr); sys.exit")
+    command = ["bash", "-c", f'"$@" {closed}', "bash", sys.executable, "-c", program, SHORT]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, capture_output=True, env=env, check=False)
+    assert done.returncode == 7
+    assert done.stdout.decode() == ("" if closed.startswith(">") else "3 ≠ 4 x\n")
+    assert done.stderr.decode() == ("" if "2" in closed else "False\n")
