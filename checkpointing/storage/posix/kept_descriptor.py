@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from checkpointing.storage.posix import durable_files as files
 from checkpointing.storage.posix.syscalls import Syscalls
@@ -50,4 +50,5 @@ class KeptDescriptor(threading.local):
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            self._sys.close(fd)
+            with suppress(OSError):  # all that was read from it has arrived
+                self._sys.close(fd)

@@ -78,6 +78,15 @@ def test_no_file_stays_open_after_the_block(tmp_path: Path) -> None:
     assert str(tmp_path / "a/b") not in files_of_this_process()
 
 
+def test_a_descriptor_that_cannot_be_closed_is_no_failed_read(tmp_path: Path) -> None:
+    storage, calls = storage_with(tmp_path)
+    storage.put("a/b", [b"some data"])
+    with storage.reading_in_order():
+        storage.read_into("a/b", 0, memoryview(bytearray(4)))
+        calls.faults["close"] = [failing(errno.EIO)]
+    assert calls.faults["close"] == []
+
+
 def files_of_this_process() -> set[str]:
     found = set()
     for link in Path("/proc/self/fd").iterdir():
