@@ -116,7 +116,8 @@ class ItemTable:
         return [segment for one in placed for segment in one.segments]
 
     def reaching(self, name: str, box: Box) -> Iterable[tuple[Box, Chunk]]:
-        """Returns the chunks of a tensor that share an element with `box`, with their boxes."""
+        """Returns the chunks of a tensor that share an element with `box`, with their boxes; `box`
+        is inside the tensor."""
         placed = self.chunks[name]
         is_all = box.sizes == self.tensors[name].shape
         if isinstance(placed, ChunksByBox):

@@ -41,6 +41,13 @@ class Box:
         """An index that makes a view of any array, also of one without dimensions."""
         return (*(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True)), ...)
 
+    def is_inside(self, shape: Shape) -> bool:
+        """Whether all of it is in the index space of a tensor of this shape; an empty one is."""
+        if not len(self.offsets) == len(self.sizes) == len(shape):
+            return False
+        each = zip(self.offsets, self.sizes, shape, strict=True)
+        return 0 in self.sizes or all(0 <= at <= end - size for at, size, end in each)
+
     def intersect(self, other: Box) -> Box | None:
         """Returns the intersection of both boxes; None if it is empty."""
         if self == other and 0 not in self.sizes:

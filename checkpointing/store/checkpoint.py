@@ -147,6 +147,7 @@ class Checkpoint:
 
         Raises:
             KeyError: there is no such tensor.
+            ValueError: the box is not inside the tensor.
             DamagedError: it cannot be read as it was written.
         """
         spec = self._spec(tensor)
@@ -162,7 +163,8 @@ class Checkpoint:
         copies. What is stored raw is compared with its checksum, all else with its id.
 
         Raises:
-            KeyError, DamagedError: as `read`; the content of the arrays is undefined then.
+            KeyError, ValueError, DamagedError: as `read`; the content of the arrays is undefined
+                then.
             StoreError: the store is out of reach.
         """
         fetcher = ChunkFetcher(self.store.storage, copies, by_checksum=True)
@@ -188,10 +190,12 @@ class Checkpoint:
 
     def _wants(self, read: BoxRead) -> Iterable[ChunkRequest]:
         spec = self._spec(read.tensor)
+        if not read.box.is_inside(spec.shape):
+            raise ValueError(f"{read.tensor!r} has the shape {spec.shape}: {read.box} is outside")
         bits = element(spec.dtype).bits
         target = read.into.view(bits)
         table = self.table_with(read.tensor)
-        is_whole = read.box.sizes == spec.shape  # then every box lies in it
+        is_whole = read.box.sizes == spec.shape  # as it is inside, every box lies in it
         for placed, chunk in table.reaching(read.tensor, read.box):
             common = placed if is_whole else placed.intersect(read.box)
             if common is not None:

@@ -16,7 +16,7 @@ from checkpointing.format.chunks import Chunk
 from checkpointing.format.element_types import ElementType
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.object_keys import SaveId
-from checkpointing.format.tiles import whole
+from checkpointing.format.tiles import Box, whole
 from checkpointing.storage import Buffer
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import BoxRead, Checkpoint
@@ -222,6 +222,21 @@ def test_equal_chunks_that_two_ranks_stored_in_different_ways() -> None:
     assert Checkpoint(store, found.stored).read("model/w").tobytes() == bytes(8000)
     for level in ("quick", "crc", "full"):
         assert verify(store, found, level) == []
+
+
+def test_a_box_outside_the_tensor_is_refused() -> None:
+    rng, store = np.random.default_rng(0), _store()
+    data = random_boxes.fill("random", "float32", (8, 6), rng)
+    with Session(store, RUN) as session:
+        known = [RunChunkIndex(store, RUN)]
+        _write(store, session, known, 1, {"w/w": Tensor("float32", data)}, WriteOptions(), rng)
+    checkpoint = Checkpoint(store, catalog.newest_first(store, RUN)[0].stored)
+    inside = checkpoint.read("w/w", Box((1, 0), (2, 6)))
+    assert inside.tobytes() == data[1:3].tobytes()
+    assert checkpoint.read("w/w", Box((8, 0), (0, 6))).size == 0
+    for offsets, sizes in (((1, 0), (8, 6)), ((0, -1), (2, 6)), ((7, 0), (2, 6)), ((0,), (8,))):
+        with pytest.raises(ValueError, match=r"'w/w' has the shape \(8, 6\): Box.* is outside"):
+            checkpoint.read("w/w", Box(offsets, sizes))
 
 
 def test_what_has_not_changed_is_not_written_again() -> None:
