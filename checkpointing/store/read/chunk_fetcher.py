@@ -19,7 +19,14 @@ from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.store.read.chunk_decoder import ChunkDecoder, HeldChunks, content, where
-from checkpointing.store.read.read_batches import batches, chain, in_lists, length, ranges
+from checkpointing.store.read.read_batches import (
+    batches,
+    batches_at_a_time,
+    chain,
+    in_lists,
+    length,
+    ranges,
+)
 
 logger = logging.getLogger("checkpointing")
 
@@ -27,7 +34,8 @@ BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a t
 # The same where small reads are cheap: what stays in the processor's cache of the last level. Each
 # batch costs a thread some waiting for the interpreter, so smaller ones take longer.
 HOT = 4 << 20
-TOGETHER = 8  # such small batches that a thread takes at a time, which are neighbours in a pack
+# most such small batches that a thread takes at a time, which are neighbours in a pack
+TOGETHER = 8
 # most bytes that are read into memory of the thread: a batch of chunks of usual size
 BORROWED = 16 << 20
 PAGE = 4096  # bytes
@@ -114,8 +122,11 @@ class ChunkFetcher:
         """
         damaged: list[DamagedChunk] = []
         with ThreadPoolExecutor(self._threads, "fetch") as pool:
-            cut = batches(wants, lambda want: want.chunk, self.batch_bytes)
-            for size, problems in pool.map(self._fetch_batches, in_lists(cut, self._together)):
+            all_ = list(wants)
+            cut = batches(all_, lambda want: want.chunk, self.batch_bytes)
+            count = sum(want.chunk.raw_length for want in all_) // self.batch_bytes
+            together = batches_at_a_time(count, self._threads, self._together)
+            for size, problems in pool.map(self._fetch_batches, in_lists(cut, together)):
                 damaged += problems
                 if on_batch:
                     on_batch(size)

@@ -73,6 +73,12 @@ def _key(family: Sequence[tuple[tuple[Place, ...], T]]) -> Place:
     return min((-len(path), path[-1]) for path, _ in family)[1]
 
 
+def batches_at_a_time(count: int, threads: int, most: int) -> int:
+    """Return how many of about `count` batches, and at most `most`, a thread takes at a time: fewer
+    where there are few, so that each thread has some."""
+    return max(1, min(most, count // threads))
+
+
 def in_lists(things: Iterable[T], count: int) -> Iterator[list[T]]:
     """Yield the things in lists of `count`, the last one of what is left."""
     them = iter(things)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.store.read.read_batches import batches, by_place, chain, in_lists, ranges
+from checkpointing.store.read.read_batches import (
+    batches,
+    batches_at_a_time,
+    by_place,
+    chain,
+    in_lists,
+    ranges,
+)
 
 
 def _chunk(pack: int, offset: int, raw_length: int, base: Chunk | None = None) -> Chunk:
@@ -109,3 +116,9 @@ def test_lists_have_all_in_order_and_none_is_short_but_the_last(
     assert [one for those in found for one in those] == things
     assert all(len(those) == count for those in found[:-1])
     assert all(found)
+
+
+def test_each_thread_has_some_of_few_batches() -> None:
+    found = {count: batches_at_a_time(count, 8, 8) for count in (0, 7, 16, 63, 64, 999)}
+    assert found == {0: 1, 7: 1, 16: 2, 63: 7, 64: 8, 999: 8}
+    assert batches_at_a_time(999, 8, 1) == 1
