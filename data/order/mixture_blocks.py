@@ -14,17 +14,17 @@ from data.order.keyed_permutation import Ints, derive, permute, root_key
 MIX_1: Final = "mix-1"
 """Frozen. States that earlier releases have saved are of it: each block has its own permutation."""
 MIX: Final = "mix-2"
-"""Frozen: the order of new runs. The blocks of an era share a permutation, which each shifts in its
-own way: to compute one takes ten times as long as everything else."""
+"""Frozen: the order of new runs. The blocks of a series share a permutation, which each shifts in
+its own way: one for each block took more than half of the time of `Mixture.locate`."""
 MIX_ORDERS: Final = (MIX_1, MIX)
 
 PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
-ERA = 64
+SERIES = 64
 """Blocks that share a permutation, of mix-2. A part of the order."""
 _MIX, _SHIFTS = 2, 4  # purposes of keys
 _AT_A_TIME = 2**15  # values that are permuted at a time, so that they stay in a core's cache
 _TOGETHER = 2**13  # slots of permutations that are computed at a time, which takes as long as one
-_KEEP = 2  # such groups of eras: one may end inside of what is looked for
+_KEEP = 2  # such groups of series: one may end inside of what is looked for
 _32 = np.uint64(32)
 
 Numbers: TypeAlias = npt.NDArray[np.integer]
@@ -44,9 +44,9 @@ class BlockShuffle:
         self._keys, self._shift_keys = root_key(seed, _MIX), root_key(seed, _SHIFTS)
         self._numbers = np.arange(datasets).astype(np.min_scalar_type(datasets))
         self._together = max(1, _TOGETHER // block)
-        self._eras: dict[int, Ints] = {}
-        """Groups of eras by their first positions: their permutations, each twice in a row, with
-        shape (eras, 2 K). The dict is replaced as a whole."""
+        self._groups: dict[int, Ints] = {}
+        """Groups of series by their first positions: their permutations, each twice in a row, with
+        shape (series, 2 K). The dict is replaced as a whole."""
 
     def datasets(self, begins: Ints, blocks: Ints, counts: Ints) -> Numbers:
         """Return the dataset of each slot of n blocks, with shape (n, K).
@@ -76,13 +76,13 @@ class BlockShuffle:
         return found
 
     def _shifted(self, laid_out: Numbers, begins: Ints, blocks: Ints) -> Numbers:
-        """Permute each block by the permutation of its era, between two shifts, as mix-2 does."""
+        """Permute each block by the permutation of its series between two shifts, as mix-2 does."""
         size = np.uint64(self.block)
         words = derive(self._shift_keys, begins + blocks * self.block)
         before = (((words >> _32) * size) >> _32).tolist()
         after = (((words & np.uint64(2**32 - 1)) * size) >> _32).tolist()
-        groups, numbers = np.divmod(blocks // ERA, self._together)
-        positions = (begins + groups * (self._together * ERA * self.block)).tolist()
+        groups, numbers = np.divmod(blocks // SERIES, self._together)
+        positions = (begins + groups * (self._together * SERIES * self.block)).tolist()
         twice = np.concatenate([laid_out, laid_out], axis=1)
         found, block = np.empty_like(laid_out), self.block
         each = zip(positions, numbers.tolist(), before, after, strict=True)
@@ -93,18 +93,18 @@ class BlockShuffle:
         return found
 
     def _permutations(self, position: int) -> Ints:
-        """Return the permutations of the group of eras that begins at a position."""
-        found = self._eras.get(position)
+        """Return the permutations of the group of series that begins at a position."""
+        found = self._groups.get(position)
         if found is None:
             found = np.empty((self._together, 2 * self.block), dtype=np.int64)
-            eras = position + np.arange(self._together) * (ERA * self.block)
-            keys = derive(self._keys, eras)[:, None]
+            begins = position + np.arange(self._together) * (SERIES * self.block)
+            keys = derive(self._keys, begins)[:, None]
             for at in range(0, self.block, _AT_A_TIME):
                 slots = np.arange(at, min(at + _AT_A_TIME, self.block))
                 found[:, slots] = permute(np.tile(slots, (self._together, 1)), self.block, keys)
             found[:, self.block :] = found[:, : self.block]
-            kept = list(self._eras.items())[1 - _KEEP :]
-            self._eras = {**dict(kept), position: found}
+            kept = list(self._groups.items())[1 - _KEEP :]
+            self._groups = {**dict(kept), position: found}
         return found
 
 

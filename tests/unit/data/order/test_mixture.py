@@ -143,6 +143,30 @@ def test_blocks_are_shuffled() -> None:
     assert first != second != sorted(second)
 
 
+@pytest.mark.parametrize("order", MIX_ORDERS)
+def test_a_rare_dataset_comes_anywhere_in_a_block_whatever_the_blocks_before(order: str) -> None:
+    """Blocks of mix-2 share permutations: places, and distances to those before, by chi-square."""
+    block, blocks = 256, 4096
+    mixture = Mixture([segment(0, [block - 1, 1])], block=block, order=order)
+    slots = np.flatnonzero(mixture.locate(np.arange(block * blocks))[0]) % block
+    assert slots.size == blocks
+    for found in (slots, np.diff(slots) % block, (slots[2:] - slots[:-2]) % block):
+        expected = found.size / block
+        chi_square = float(((np.bincount(found, minlength=block) - expected) ** 2).sum() / expected)
+        assert abs(chi_square - (block - 1)) < 4 * math.sqrt(2 * (block - 1))
+
+
+@pytest.mark.parametrize("order", MIX_ORDERS)
+def test_successive_positions_have_as_many_of_a_dataset_as_by_chance(order: str) -> None:
+    """The variance is that of the hypergeometric distribution."""
+    block, blocks, size = 256, 4096, 32
+    mixture = Mixture([segment(0, [1, 3])], block=block, order=order)
+    counts = mixture.locate(np.arange(block * blocks))[0].reshape(-1, size).sum(axis=1)
+    assert counts.mean() == size * 0.75
+    expected = size * 0.25 * 0.75 * (block - size) / (block - 1)
+    assert counts.var() == pytest.approx(expected, rel=0.05)
+
+
 def test_mixed_orders_read_every_dataset_by_its_own_order() -> None:
     orders = [Order([5, 7], seed=1, streams=3), Order([40], seed=2, streams=4)]
     mixed = MixedOrder(orders, Mixture([segment(0, [1, 3])], block=16))
