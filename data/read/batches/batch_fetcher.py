@@ -26,8 +26,8 @@ from data.read.shards.piece_reads import (
     failing_reader,
     read_pieces,
 )
-from data.read.shards.recorded_members import RecordedFile, read_recorded
 from data.read.shards.shard_samples import ShardSamples
+from data.read.shards.single_members import SingleMemberFile, read_single_members
 
 _FREED_BYTES = 31 << 20
 
@@ -121,7 +121,7 @@ class BatchFetcher:
 
     def _read(self, positions: list[int], places: SampleLocations) -> BatchRows:
         """Read the samples. All pieces are read before the first sample is made of them: see
-        `piece_reads` and `recorded_members`."""
+        `piece_reads` and `single_members`."""
         starts, first = self._starts
         shards = places.shards if len(first) == 1 else first[places.datasets] + places.shards
         numbers: list[int] = (starts[shards] + places.samples).tolist()
@@ -131,17 +131,18 @@ class BatchFetcher:
         wanted = dict(zip(lies, zip(datasets, own, strict=True), strict=True))
         files = self._files(wanted)
         if len(files) == len(wanted):
-            rows.samples, rows.bytes, bad = read_recorded([files[lie] for lie in lies], samples)
+            each = [files[lie] for lie in lies]
+            rows.samples, rows.bytes, bad = read_single_members(each, samples)
             if bad:
                 makes = [self._reader(*wanted[lies[row]]).make for row in bad]
                 self._make(rows, bad, makes, places, iter(()))
             return rows
         readers = self._readers(wanted)
         rows.samples = [None] * len(samples)
-        each = [readers[lie] for lie in lies]
+        asked = [readers[lie] for lie in lies]
         asks = any(reader.ask is not None for reader in readers.values())
-        contents = self._contents(each, samples) if asks else iter(())
-        with parallel_reads(each, samples, readers.values()) as makes:
+        contents = self._contents(asked, samples) if asks else iter(())
+        with parallel_reads(asked, samples, readers.values()) as makes:
             self._make(rows, range(len(samples)), makes, places, contents)
         return rows
 
@@ -166,7 +167,7 @@ class BatchFetcher:
                 rows.errors[row] = self._sample_error(position, *place, sample, error)
         rows.bytes += total
 
-    def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, RecordedFile]:
+    def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SingleMemberFile]:
         """Return those of these shards whose samples can all be read at once, if all of them are
         open. Each shard has a number of its own, and is given as (dataset, shard)."""
         opened, stores = self._opened
@@ -175,7 +176,7 @@ class BatchFetcher:
         found = {}
         for lie, (which, number) in wanted.items():
             shard = opened[which].get(number)
-            if shard is None or (file := shard.recorded) is None:
+            if shard is None or (file := shard.single_member_file) is None:
                 break
             shard.used = True
             found[lie] = file

@@ -11,7 +11,7 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import LOW
 from data.read.shards.local_file_samples import WHOLE_BYTES, Direct, Keys, Sample
 from data.read.shards.piece_reads import Contents, Piece, SampleReader
-from data.read.shards.recorded_members import recorded_file
+from data.read.shards.single_members import single_member_file
 
 
 def checksum_reader(
@@ -108,5 +108,5 @@ def _read_each(
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
     if len(sizes) == len(index):
-        return SampleReader(single_member, recorded=recorded_file(index, url, file))
+        return SampleReader(single_member, single_member_file=single_member_file(index, url, file))
     return SampleReader(all_members)

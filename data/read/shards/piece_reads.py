@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from data.index.tar.content_checksums import LOW
 from data.read.shards.local_file_samples import Direct, Sample
-from data.read.shards.recorded_members import RecordedFile
+from data.read.shards.single_members import SingleMemberFile
 
 # (descriptor, offset, bytes, checksum as of `content_sum`)
 Piece: TypeAlias = tuple[int, int, int, int]
@@ -39,8 +39,9 @@ class SampleReader(NamedTuple):
     read by one, by `read_group`."""
     read_group: Callable[[Sequence[int]], dict[int, tuple[Sample, int]]] | None = None
     """Returns the samples of a group that are right, each with its bytes."""
-    recorded: RecordedFile | None = None
-    """Of a shard whose samples `read_recorded` can read; `make` reads those that it does not."""
+    single_member_file: SingleMemberFile | None = None
+    """Of a shard whose samples `read_single_members` can read; `make` reads those that it does
+    not."""
 
 
 def immediate_reader(

@@ -18,7 +18,7 @@ from data.read.shards.joint_reads import is_one_read, joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
-from data.read.shards.recorded_members import RecordedFile, record_bytes
+from data.read.shards.single_members import SingleMemberFile, entry_bytes
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
@@ -48,8 +48,8 @@ class ShardSamples:
         check: Check = "auto",
     ) -> None:
         self.used = True
-        self.recorded: RecordedFile | None = None
-        """What `read_recorded` needs of it, as long as its samples can be read so."""
+        self.single_member_file: SingleMemberFile | None = None
+        """What `read_single_members` needs of it, as long as its samples can be read so."""
         self.index = index
         self._reopen, self._url = reopen, url
         self._shard: CachedShard | None = shard
@@ -70,8 +70,8 @@ class ShardSamples:
     @property
     def bytes(self) -> int:
         """The bytes of the index in memory."""
-        records = 0 if self._sums is None else record_bytes(self.index)
-        return records + sum(column.nbytes for column in self.index.columns.values())
+        entries = 0 if self._sums is None else entry_bytes(self.index)
+        return entries + sum(column.nbytes for column in self.index.columns.values())
 
     @property
     def is_open(self) -> bool:
@@ -188,7 +188,7 @@ class ShardSamples:
     def _read_by(self, direct: SampleReader | None) -> None:
         """Read samples by this reader from now on; None: by none."""
         self._direct = direct
-        self.recorded = None if direct is None else direct.recorded
+        self.single_member_file = None if direct is None else direct.single_member_file
 
     def _pread(self, offset: int, size: int) -> "builtins.bytes":
         return self._found().pread(offset, size, compares=self._sums is not None)

@@ -1,4 +1,4 @@
-"""Samples that are read from records: the same as by their shard, and never other bytes."""
+"""Samples that are read from entries: the same as by their shard, and never other bytes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from data.cache.files.file_handle import FileHandle
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
 from data.read.dataset import open_dataset
-from data.read.shards.recorded_members import (
-    RecordedFile,
-    read_recorded,
-    record_bytes,
-    recorded_file,
+from data.read.shards.single_members import (
+    SingleMemberFile,
+    entry_bytes,
+    read_single_members,
+    single_member_file,
 )
 from tests.effort import times
 from tests.unit.data.tars import Files, write_tar
 
 
-def recorded(path: Path) -> tuple[ShardIndex, RecordedFile | None]:
+def opened(path: Path) -> tuple[ShardIndex, SingleMemberFile | None]:
     index = scan_shard(str(path), hash=True)
     file = FileHandle(os.open(path, os.O_RDONLY))
-    return index, recorded_file(index, str(path), file)
+    return index, single_member_file(index, str(path), file)
 
 
-def simple(path: Path, sizes: list[int]) -> RecordedFile:
+def simple(path: Path, sizes: list[int]) -> SingleMemberFile:
     files = [(f"k{number:0{number % 3 + 1}}.bin", os.urandom(n)) for number, n in enumerate(sizes)]
-    index, found = recorded(write_tar(path, files))
+    index, found = opened(write_tar(path, files))
     assert found is not None
-    assert record_bytes(index) == len(found.records)
+    assert entry_bytes(index) == len(found.entries) + len(found.keys)
     return found
 
 
@@ -48,7 +48,7 @@ def test_samples_are_those_of_their_shards(
     numbers = list(range(len(sizes)))
     expected = [dataset.opened(shard).read(i)[0] for i in numbers for shard in (1, 0)]
     each = [files[shard] for _ in numbers for shard in (1, 0)]
-    samples, total, bad = read_recorded(each, [i for i in numbers for _ in range(2)])
+    samples, total, bad = read_single_members(each, [i for i in numbers for _ in range(2)])
     assert (samples, total, bad) == (expected, 2 * sum(sizes), [])
 
 
@@ -58,11 +58,11 @@ def test_bytes_that_are_not_those_that_were_indexed_are_never_returned(tmp_path:
     content = bytearray(path.read_bytes())
     content[4 * 512 + 7] ^= 1  # of the second sample
     path.write_bytes(content[: 7 * 512 + 10])  # ends in the last one
-    samples, total, bad = read_recorded([file] * 4, range(4))
+    samples, total, bad = read_single_members([file] * 4, range(4))
     assert (bad, total) == ([1, 3], 300)
     assert [sample is None for sample in samples] == [False, True, False, True]
     closed = file._replace(fd=2**20)  # a descriptor that there is not
-    assert read_recorded([closed], [0]) == ([None], 0, [0])
+    assert read_single_members([closed], [0]) == ([None], 0, [0])
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_bytes_that_are_not_those_that_were_indexed_are_never_returned(tmp_path:
     ],
     ids=["two members", "two extensions", "a key of other letters", "large", "a long key"],
 )
-def test_other_shards_have_no_records(tmp_path: Path, files: Files) -> None:
-    assert recorded(write_tar(tmp_path / "s.tar", files))[1] is None
+def test_other_shards_have_no_entries(tmp_path: Path, files: Files) -> None:
+    assert opened(write_tar(tmp_path / "s.tar", files))[1] is None
 
 
 def test_a_shard_without_checksums_of_contents_has_no_records(tmp_path: Path) -> None:
     index = scan_shard(str(write_tar(tmp_path / "s.tar", [("a.bin", b"1")])), hash=False)
     assert not index.has_content_sums
-    assert record_bytes(index) == 0
+    assert entry_bytes(index) == 0

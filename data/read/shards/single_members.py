@@ -1,6 +1,6 @@
 """Reading small samples of one member each from files of this machine, in as few steps as possible.
 
-What a read needs of a sample lies side by side in a *record*, and what it needs of a shard in one
+What a read needs of a sample lies side by side in an *entry*, and what it needs of a shard in one
 tuple: of hundreds of shards that are read in turns, each further object that a read touches is one
 more that is no longer in a processor's cache. All samples of a batch are read by one loop.
 """
@@ -19,17 +19,17 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import LOW
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample
 
-_RECORD = Struct("<QIIIH")  # offset, size, checksum, where the key begins, its length
+_ENTRY = Struct("<QIIIH")  # offset, size, checksum, where the key begins, its length
 _FIELDS = np.dtype(
     [("offset", "<u8"), ("size", "<u4"), ("content", "<u4"), ("key", "<u4"), ("length", "<u2")]
 )
 
 
-class RecordedFile(NamedTuple):
+class SingleMemberFile(NamedTuple):
     """A shard in a file of this machine; each of its samples has one member, all of one name."""
 
     fd: int
-    records: bytes
+    entries: bytes
     keys: str
     """The keys of all samples, in a row."""
     url: str
@@ -39,33 +39,34 @@ class RecordedFile(NamedTuple):
     """What keeps the file open."""
 
 
-def record_bytes(index: ShardIndex) -> int:
-    """Return the bytes that the records of a shard take; 0: it has none, as its samples are large
-    or have several members, or names of several kinds, or no checksums of contents."""
+def entry_bytes(index: ShardIndex) -> int:
+    """Return the bytes that the entries of a shard take, with the keys; 0: it has none, as its
+    samples are large or have several members, or names of several kinds, or no checksums of
+    contents."""
     columns, count = index.columns, len(index)
     is_simple = index.has_content_sums and len(columns["size"]) == count
     if not is_simple or len(columns["extension_at"]) != 2 or index.bytes > WHOLE_BYTES * count:
         return 0
     if columns["size"].dtype.itemsize > 4 or columns["key_at"].dtype.itemsize > 4:
         return 0
-    return count * _RECORD.size
+    return count * _ENTRY.size + len(columns["keys"])
 
 
-def recorded_file(index: ShardIndex, url: str, file: FileHandle) -> RecordedFile | None:
-    """Return what `read_recorded` needs of a shard; None if it has no records."""
+def single_member_file(index: ShardIndex, url: str, file: FileHandle) -> SingleMemberFile | None:
+    """Return what `read_single_members` needs of a shard; None if it has no entries."""
     keys, at = index.columns["keys"].tobytes(), index.columns["key_at"].astype(np.int64)
-    if not record_bytes(index) or not keys.isascii() or int(np.diff(at).max()) >= 2**16:
+    if not entry_bytes(index) or not keys.isascii() or int(np.diff(at).max()) >= 2**16:
         return None
-    records = np.empty(len(index), _FIELDS)
+    entries = np.empty(len(index), _FIELDS)
     for name in ("offset", "size", "content"):
-        records[name] = index.columns[name]
-    records["key"], records["length"] = at[:-1], np.diff(at)
+        entries[name] = index.columns[name]
+    entries["key"], entries["length"] = at[:-1], np.diff(at)
     name = intern(index.extensions[0])  # one for all shards
-    return RecordedFile(file.fd, records.tobytes(), keys.decode("ascii"), url, name, file)
+    return SingleMemberFile(file.fd, entries.tobytes(), keys.decode("ascii"), url, name, file)
 
 
-def read_recorded(
-    files: Sequence[RecordedFile], samples: Sequence[int]
+def read_single_members(
+    files: Sequence[SingleMemberFile], samples: Sequence[int]
 ) -> tuple[list[Sample | None], int, list[int]]:
     """Return the samples, each compared with its checksum, the bytes of their members, and which of
     them could not be read or are not what was indexed: those are None.
@@ -75,9 +76,9 @@ def read_recorded(
     """
     found: list[Sample | None] = []
     bad: list[int] = []
-    keep, unpack, width, total = found.append, _RECORD.unpack_from, _RECORD.size, 0
-    for (fd, records, keys, url, name, _), i in zip(files, samples, strict=True):
-        offset, size, checksum, key, length = unpack(records, i * width)
+    keep, unpack, width, total = found.append, _ENTRY.unpack_from, _ENTRY.size, 0
+    for (fd, entries, keys, url, name, _), i in zip(files, samples, strict=True):
+        offset, size, checksum, key, length = unpack(entries, i * width)
         try:
             content = pread(fd, size, offset)
         except OSError:  # the shard reports it, and tries to repair it
