@@ -121,7 +121,12 @@ class ChunkEncoder:
         if is_allowed is None:
             is_allowed = budget is None or budget.allows(len(raw))
         base, content = None, None
-        if is_allowed and before is not None and self.encoder.chooser.wants_base(kind):
+        if (
+            is_allowed
+            and before is not None
+            and self.encoder.chooser.wants_base(kind)
+            and not is_constant(raw, element.word)
+        ):
             base = base_of(before, self.depth)
         if base is not None and base.raw_length == len(raw):
             content = _content(base, read)

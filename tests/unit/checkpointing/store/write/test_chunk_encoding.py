@@ -125,6 +125,8 @@ def test_what_is_not_to_be_encoded_is_raw_and_reads_no_base() -> None:
     assert (new.codec, new.stored, new.base) == (Codec.RAW, second, None)
     zeros = here.encoder.encode(bytes(len(second)), *args[1:], budget)
     assert zeros.codec is Codec.CONSTANT
+    zeros = here.encoder.encode(bytes(len(second)), *args[1:], budget, is_allowed=True)
+    assert zeros.codec is Codec.CONSTANT
 
 
 @pytest.mark.parametrize("depth", [0, -1])
