@@ -7,7 +7,8 @@ is of bytes per second to those of a plain read of the same files in the same ro
 headers are on its side. What is missing or came twice in these very epochs is told beside the
 speed. Imports are not counted, of no arm. `--only NAME` takes one arm. On a machine that others
 use, `--turns N` tells more: the processor time of a sample where all arms take turns in one
-process, half an epoch each, N times.
+process, half an epoch each, N times. What threads of an arm read ahead at the end of its turn is
+counted in the next one.
 """
 
 from __future__ import annotations
