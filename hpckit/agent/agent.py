@@ -28,7 +28,13 @@ import psutil
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.agent.message_channel import Channel, Message
 from hpckit.agent.node_health.health_probes import start_health_check
-from hpckit.agent.orphaned_job import EarlyNodeCheck, SupervisorLiveness, end_job, is_orphan
+from hpckit.agent.orphaned_job import (
+    EARLY_ASKERS,
+    EarlyNodeCheck,
+    SupervisorLiveness,
+    end_job,
+    is_orphan,
+)
 from hpckit.agent.workers.forkserver_client import ForkServerClient
 from hpckit.agent.workers.torchrun_command import Rendezvous
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS, WorkerResources, Workers
@@ -95,6 +101,7 @@ class Agent:
         self._spec, self._channel, self._server = spec, channel, server
         self._workers: Workers | None = None
         self._supervisor_place: int | None = None  # from the last `GenerationStart`
+        self._asks_early = False  # from the same
         self._health_check: Future[list[str]] | None = (
             None  # running health check; the hello follows it
         )
@@ -152,7 +159,7 @@ class Agent:
             if not all(self._carry_out(message) for message in self._channel.receive()):
                 return True
             self._poll()
-            check.update(is_quiet=self._channel.is_quiet)
+            check.update(is_quiet=self._asks_early and self._channel.is_quiet)
             select.select(self._readable(), [], [], TICK_S)
         return False
 
@@ -192,6 +199,7 @@ class Agent:
     def _start(self, start: GenerationStart) -> None:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
         self._supervisor_place = start.supervised_at
+        self._asks_early = start.place < EARLY_ASKERS
         self._kill_strays(start.generation)
         threads = start.threads or even_share(self._spec.launch.nproc_per_node)
         means = WorkerResources(

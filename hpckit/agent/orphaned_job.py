@@ -29,6 +29,9 @@ LEFT_POLL_S = 15.0
 """Seconds between two looks at a node that Slurm is about to give up: all agents of the job look,
 and nothing that they do is urgent."""
 PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout, by default 300 s
+EARLY_ASKERS = 8
+"""Agents, the first of a generation, that have Slurm look at the node of a quiet supervisor before
+they count it as lost. One is enough; one of thousands may be quiet for another reason."""
 _QUERY_S = 20.0
 
 Ask = Callable[[Sequence[str]], str]

@@ -16,6 +16,8 @@ from hpckit.trainer.random_seeds import mix, seed_all
 STORE_WAIT_S = 10.0
 """Seconds in which rank 0 should listen; after them torch waits, and says what is wrong."""
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.005, 0.1
+_MOST_RANKS = 1024
+"""Ranks that ask in this way at most: of more, torch's random pauses keep the connections apart."""
 
 
 def join_process_group(device: str, local_rank: int, timeout_s: float) -> None:
@@ -23,7 +25,7 @@ def join_process_group(device: str, local_rank: int, timeout_s: float) -> None:
     takes longer than `timeout_s` seconds fails."""
     if device == "cuda":
         torch.cuda.set_device(local_rank)
-    if os.environ["RANK"] != "0":
+    if os.environ["RANK"] != "0" and int(os.environ["WORLD_SIZE"]) <= _MOST_RANKS:
         await_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s)
