@@ -58,7 +58,13 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
         kind: which process is asked.
         program: what Python runs, as `Order.program` has it.
     """
-    given = _inherited()
+    try:
+        for number in range(FILES):
+            os.fstat(number)
+        given = _inherited()
+        order = json.dumps(_order(kind, program, given)).encode()
+    except OSError:  # a file is closed, or its folder is gone: that is for the program to meet
+        return
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(f"{os.environ[ADDRESS]}/{kind}")
@@ -66,15 +72,15 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
             return
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         ends, ends_with_this_process = os.pipe()
-        order = json.dumps(_order(kind, program, given, blocked)).encode()
         size = len(order).to_bytes(NUMBER_BYTES, "little")
         this = os.pidfd_open(os.getpid())
+        fork = None
         with suppress(OSError):  # the suite has ended
             socket.send_fds(server, [size], [*range(FILES), *given, ends, this])
             server.sendall(order)
+            fork = _answer(server)
         os.close(ends)
         os.close(this)
-        fork = _answer(server)
         if fork is None:
             os.close(ends_with_this_process)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -91,12 +97,9 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
 
 
 def _answer(server: socket.socket) -> int | None:
-    """A descriptor of the fork; None if there is none."""
-    with suppress(OSError):
-        answer, descriptors, _, _ = socket.recv_fds(server, 1, 1)
-        if answer == b"y":
-            return descriptors[0]
-    return None
+    """A descriptor of the fork; None if there is none. Raises OSError."""
+    answer, descriptors, _, _ = socket.recv_fds(server, 1, 1)
+    return descriptors[0] if answer == b"y" else None
 
 
 def _inherited() -> list[int]:
@@ -146,17 +149,12 @@ def end_as(status: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), number)
+        os._exit(128 + number)  # it is the first process of a namespace, which its signals spare
     os._exit(os.WEXITSTATUS(status))
 
 
-def _order(
-    kind: str, program: Sequence[str], descriptors: list[int], blocked: set[int]
-) -> dict[str, Any]:
-    """What a fork has to have of this process.
-
-    Args:
-        blocked: the signals that this process had blocked.
-    """
+def _order(kind: str, program: Sequence[str], descriptors: list[int]) -> dict[str, Any]:
+    """What a fork has to have of this process."""
     numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     mask = os.umask(0)
     os.umask(mask)
@@ -173,7 +171,7 @@ def _order(
         "user_groups": os.getgroups(),
         "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
         "ignored": [int(n) for n in numbers if signal.getsignal(n) == signal.SIG_IGN],
-        "blocked": [int(n) for n in blocked],
+        "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         "out_of_memory": _content(OUT_OF_MEMORY),
     }
 

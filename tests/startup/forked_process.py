@@ -39,6 +39,8 @@ _ENTERED = {
     **{"ipc": 0x8000000, "mnt": 0x20000, "net": 0x40000000, "pid": 0x20000000, "uts": 0x4000000}
 }
 """Kinds of namespaces that a fork enters, with their flags of setns(2)."""
+_UNFLUSHED = 120
+"""Status of a Python program whose output cannot be written at its end."""
 _OF_CHILDREN = "pid_for_children"
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -112,7 +114,8 @@ def become(order: ForkOrder, modules: Sequence[ModuleType]) -> None:
             resource.setrlimit(number, (soft, hard))
     for number in content["ignored"]:
         signal.signal(number, signal.SIG_IGN)
-    Path(OUT_OF_MEMORY).write_text(content["out_of_memory"])
+    if Path(OUT_OF_MEMORY).read_text() != content["out_of_memory"]:
+        Path(OUT_OF_MEMORY).write_text(content["out_of_memory"])
     os.environ.clear()
     os.environ.update(content["environment"])
     if content["kind"] == RUNS:
@@ -133,7 +136,8 @@ def become(order: ForkOrder, modules: Sequence[ModuleType]) -> None:
 
 def _moved_up(descriptors: Sequence[int]) -> list[int]:
     """The same, above the numbers that the process has that ordered this fork."""
-    found = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, _UPPER) for one in descriptors]
+    least = min(_UPPER, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    found = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, least) for one in descriptors]
     for one in descriptors:
         os.close(one)
     return found
@@ -253,17 +257,20 @@ def run(words: Sequence[str]) -> NoReturn:
         status = 0
     except SystemExit as end:
         status = end.code
-    except KeyboardInterrupt:
-        is_interrupted = True
-        traceback.print_exc()
-    except BaseException:  # noqa: BLE001  as Python shows what nothing catches
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  as Python shows what nothing catches
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(status, str):
         print(status, file=sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as at Python's end
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
+            traceback.print_exc()
+            status = _UNFLUSHED
     if is_interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

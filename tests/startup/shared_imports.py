@@ -43,7 +43,9 @@ import gc
 import importlib
 import json
 import os
+import resource
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,6 +90,8 @@ _IMPORTS = {
     PROGRAMS: ("tests.startup.program_imports", "import_all"),
 }
 """What each process imports: a module, and a function of it that imports more."""
+_FIRST = (RUNS, SERVICES)
+"""Those that the suite starts itself."""
 _PACKAGES = ("hpckit", "checkpointing", "data")
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16  # for others' variables, and for their command lines
@@ -129,7 +133,9 @@ class SharedImports:
         del os.environ[ADDRESS]
         for process in self._processes:
             process.kill()
-            process.communicate()
+            process.wait()  # before its input ends
+            assert process.stdin is not None
+            process.stdin.close()
         log = Path(self._folder.name, "log")
         lines = log.read_text().splitlines() if log.exists() else []
         self._folder.cleanup()
@@ -173,21 +179,28 @@ def asked_arguments() -> list[str]:
 def serve() -> None:
     """Serve, and return in forks that go on as fork servers of runs; forks for another program run
     it here."""
-    is_ready = False
+    folder = os.environ[ADDRESS]
     try:
         # a fork has the signals that come before it has its mask
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _allow_open_files()
         numbers = json.loads(os.environ[SERVES])
         order = _serve({kind: socket.socket(fileno=number) for kind, number in numbers.items()})
         become(order, _own)
-        is_ready = True
-    finally:
-        if not is_ready:  # Python would go on without what it imports at its start
-            traceback.print_exc()
-            os._exit(1)
-    if order.program[:2] != ["-m", FORK_SERVER]:
-        run(order.program)
+        if order.program[:2] != ["-m", FORK_SERVER]:
+            run(order.program)
+    except BaseException as error:  # noqa: BLE001  Python would go on as a fork server
+        traceback.print_exc()
+        _log(f"failed: {error!r}", folder)
+        os._exit(1)
     sys.argv[1:] = order.program[2:]
+
+
+def _allow_open_files() -> None:
+    """Have room for many forks at once, and for descriptors above those that they are given. Each
+    fork has the limit of the process that has ordered it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @dataclass(frozen=True)
@@ -219,7 +232,9 @@ def _serve(listeners: dict[str, socket.socket]) -> ForkOrder:
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     key.data.report_end()
-                elif key.fd == _STDIN:  # the suite is over
+                elif key.fd == _STDIN:
+                    if kind in _FIRST:  # it would have been killed before, had the suite ended well
+                        shutil.rmtree(os.environ[ADDRESS], ignore_errors=True)
                     os._exit(0)
                 elif key.fileobj is not listener:
                     if _fork_process_with_more(kind) == 0:
@@ -236,7 +251,9 @@ def _serve(listeners: dict[str, socket.socket]) -> ForkOrder:
                 elif differences := _differences(order, own, modules):
                     _log(f"alone: {', '.join(differences)}")
                     order.close()
-                elif pid := _fork(kind):
+                elif (pid := _fork(kind)) is None:
+                    order.close()
+                elif pid:
                     order.close_descriptors()
                     fork = _Fork(pid, order.sender)
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, fork)
@@ -326,11 +343,18 @@ def _differences(
     return found + ["code"] * (not is_same_code)
 
 
-def _fork(kind: str) -> int:
-    """Do the imports if they are not done, and fork. Return as os.fork does."""
+def _fork(kind: str) -> int | None:
+    """Do the imports if they are not done, and fork. Return as os.fork does; None if there is no
+    room for another process, as this one must not end with its forks for that."""
     _import(kind)
-    _log("shared")
-    return os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _log(f"alone: {error.strerror}")
+        return None
+    if pid:
+        _log("shared")
+    return pid
 
 
 def _close_all(selector: selectors.BaseSelector) -> None:
@@ -342,8 +366,8 @@ def _close_all(selector: selectors.BaseSelector) -> None:
     selector.close()
 
 
-def _log(line: str) -> None:
-    with Path(os.environ[ADDRESS], "log").open("a") as file:
+def _log(line: str, folder: str | None = None) -> None:
+    with suppress(OSError), Path(folder or os.environ[ADDRESS], "log").open("a") as file:
         file.write(line + "\n")
 
 

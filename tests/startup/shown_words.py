@@ -33,8 +33,9 @@ def show_in_forks(variables: Mapping[str, str]) -> None:
 
 
 def is_replaceable() -> bool:
-    """Whether the kernel lets a process change where it reads them."""
+    """Whether the kernel lets a process change them, and where it reads them."""
     try:
+        os.close(os.open("/proc/self/mem", os.O_WRONLY))
         _set_memory(_PR_SET_MM_MAP_SIZE, ctypes.c_uint32())
     except OSError:
         return False

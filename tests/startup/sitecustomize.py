@@ -64,7 +64,8 @@ def _program() -> list[str]:
 
 def _kind(program: list[str]) -> str | None:
     """The kind of process of which a fork runs this program; None: this process runs it. Slurm
-    signals some programs by rules of its own, and knows them by their place among processes."""
+    signals some programs by rules of its own, and knows them by their place among processes; so
+    does a terminal."""
     asked = os.environ.pop("SHARED_IMPORTS_FOR", None)
     if os.environ.get("SHARED_IMPORTS", "0") == "0" or not program:
         return None
@@ -80,7 +81,8 @@ def _kind(program: list[str]) -> str | None:
         or (first == "-c" and second.startswith(_CODE))
         or first.endswith(_SCRIPTS)
     )
-    return "programs" if is_program and "SLURM_JOB_ID" not in os.environ else None
+    is_signalled_otherwise = "SLURM_JOB_ID" in os.environ or os.isatty(0)
+    return "programs" if is_program and not is_signalled_otherwise else None
 
 
 def _call(name: str, function: str, *arguments: object) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import termios
@@ -156,7 +157,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again(tmp_path: 
     )
     try:
         terminal = Terminal(mine, shell)
-        terminal.strike(f"{HPCKIT} top --root={tmp_path}\r")
+        terminal.strike(f"{shlex.quote(HPCKIT)} top --root={tmp_path}\r")
         terminal.wait_for(run.name)
         terminal.strike("\x1a")
         terminal.wait_for("Stopped")

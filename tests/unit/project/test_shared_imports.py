@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from hpckit.agent.workers.torchrun_command import SERVER, torchrun_variables
 from hpckit.system.child_processes import kill_all, strays
 from tests.forkserver import WITH_IMPORTS
 from tests.startup import shared_imports
-from tests.startup.fork_request import ADDRESS, FOR, RUNS, SERVICES, TESTS, likeness
+from tests.startup.fork_request import ADDRESS, FOR, PROGRAMS, RUNS, SERVICES, TESTS, likeness
 from tests.startup.forked_process import CHECKOUT, ForkOrder
-from tests.unit.hpckit.specs_and_processes import until
+from tests.unit.hpckit.specs_and_processes import is_gone, until
 
+NAMESPACES = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child")
 FOREVER = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "x.py"]
 """A torchrun that meets nobody: it tries for a minute."""
 
@@ -50,6 +52,16 @@ class Server:
         self._control.close()
 
 
+def is_served(kind: str) -> bool:
+    """Whether processes of this kind share their imports: there may be no process with them."""
+    return Path(os.environ[ADDRESS], kind).is_socket()
+
+
+def needs_namespaces() -> None:
+    if subprocess.run([*NAMESPACES, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this machine lets root make no namespaces, as in most containers")
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     it = Server(tmp_path)
@@ -62,8 +74,7 @@ def test_it_serves_and_ends_as_its_fork_does(server: Server, tmp_path: Path) -> 
     torchrun = server.begin(["--help"], output)
     assert torchrun.wait() == 0
     assert output.read_text().startswith("usage: ")
-    is_shared = torchrun._server_pid != server.process.pid
-    assert is_shared == (os.environ[ADDRESS] != "0")
+    assert (torchrun._server_pid != server.process.pid) == is_served(RUNS)
     server.disconnect()
     assert server.process.wait() == 0
 
@@ -73,14 +84,14 @@ def test_it_serves_in_namespaces_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the fork server is the first process."""
-    kinds = ("--mount", "--uts", "--ipc", "--net", "--pid", "--mount-proc")
-    inside = ("unshare", *kinds, "--fork", "--kill-child", *SERVER)
+    needs_namespaces()
+    inside = (*NAMESPACES, "--mount", "--uts", "--ipc", "--net", *SERVER)
     monkeypatch.setattr(forkserver_client, "SERVER", inside)
     server = Server(tmp_path)
     try:
         torchrun = server.begin(["--help"], tmp_path / "log")
         assert torchrun.wait() == 0
-        assert (torchrun._server_pid != 1) == (os.environ[ADDRESS] != "0")
+        assert (torchrun._server_pid != 1) == is_served(RUNS)
         server.disconnect()
         assert server.process.wait() == 0
     finally:
@@ -139,8 +150,8 @@ number, status = int(sys.argv[1]), int(sys.argv[2])
 word = sys.stdin.readline().strip()
 atexit.register(lambda: os.write(number, b" and ends"))
 later = threading.Timer(0.1, lambda: os.write(number, b", waits"))
-later.start()
 os.write(number, f"{{word}} in {{os.getcwd()}} {{were_there}}".encode())
+later.start()
 sys.exit(status)
 """
 
@@ -167,8 +178,7 @@ def test_a_process_of_the_tests_has_imports_done_and_is_like_others(
         with os.fdopen(ours) as pipe:
             said = pipe.read()  # to the end: nobody else holds the pipe
         assert process.wait() == status
-    were_there = os.environ[ADDRESS] != "0"
-    assert said == f"reads in {tmp_path} {were_there}, waits and ends"
+    assert said == f"reads in {tmp_path} {is_served(TESTS)}, waits and ends"
 
 
 def test_a_fork_of_the_tests_ends_with_the_process_that_was_started() -> None:
@@ -212,9 +222,9 @@ def launched(
 ) -> subprocess.Popen[str]:
     """A program of that name whose environment says that it may share imports."""
     (folder / "launch.py").write_text(text)
-    pipe = subprocess.PIPE
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [*within, sys.executable, "launch.py", "a=b c", "--flag"]
-    return subprocess.Popen(command, cwd=folder, text=True, stdin=pipe, stdout=pipe, **options)
+    return subprocess.Popen(command, cwd=folder, text=True, **(pipes | options))
 
 
 def test_a_program_finds_what_it_would_find_without_a_fork(tmp_path: Path) -> None:
@@ -263,8 +273,8 @@ def test_a_program_gets_the_signals_of_the_one_that_waits(tmp_path: Path, number
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces; run the tests as root")
 def test_a_program_in_a_namespace_of_processes_gets_signals(tmp_path: Path) -> None:
     """Where who waits does not see the process of which the program is a fork."""
-    inside = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child")
-    with launched(tmp_path, WAITS, inside) as process:
+    needs_namespaces()
+    with launched(tmp_path, WAITS, NAMESPACES) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         (waiting,) = psutil.Process(process.pid).children()
@@ -273,11 +283,65 @@ def test_a_program_in_a_namespace_of_processes_gets_signals(tmp_path: Path) -> N
         process.kill()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces; run the tests as root")
+def test_the_first_process_of_a_namespace_tells_that_its_fork_was_killed(tmp_path: Path) -> None:
+    needs_namespaces()
+    with launched(tmp_path, "import os; os.kill(os.getpid(), 9)", NAMESPACES) as process:
+        assert process.wait() == (128 + signal.SIGKILL if is_served(PROGRAMS) else 0)
+
+
+def test_nothing_is_left_of_a_suite_that_is_killed() -> None:
+    program = (
+        "from tests.startup.shared_imports import SharedImports\n"
+        "shared = SharedImports([])\n"
+        "pids = [one.pid for one in shared._processes]\n"
+        "print(shared._folder.name, *pids, sep='|', flush=True)\n"
+        "input()\n"
+    )
+    env, pipe = os.environ | {ADDRESS: "0"}, subprocess.PIPE
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, env=env, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder, *pids = process.stdout.readline().split("|")
+        assert Path(folder).is_dir()
+        process.kill()
+    until(lambda: not Path(folder).exists() and all(is_gone(int(pid)) for pid in pids))
+
+
 def test_nothing_is_left_of_a_program_whose_waiting_process_is_killed(tmp_path: Path) -> None:
     says = "import os; print(os.getpid(), flush=True); input()"
     with launched(tmp_path, says) as process:
         assert process.stdout is not None
         fork = psutil.Process(int(process.stdout.readline()))
-        assert (fork.pid != process.pid) == (os.environ[ADDRESS] != "0")
+        assert (fork.pid != process.pid) == is_served(PROGRAMS)
         process.kill()
-        until(lambda: not fork.is_running())
+        until(lambda: is_gone(fork.pid))
+
+
+def test_a_program_that_cannot_write_at_its_end_ends_as_another_does(tmp_path: Path) -> None:
+    """And goes on as nothing else."""
+    found = []
+    for address in (os.environ[ADDRESS], "0"):
+        env = os.environ | {ADDRESS: address, "PYTHONUNBUFFERED": ""}
+        with (
+            open("/dev/full", "w") as full,
+            launched(tmp_path, "print(1)", env=env, stdout=full, stderr=subprocess.PIPE) as process,
+        ):
+            _, errors = process.communicate()
+        assert "No space left on device" in errors
+        found.append(process.returncode)
+    assert found == [120, 120]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_program_whose_file_is_closed_does_its_imports_alone(tmp_path: Path, number: int) -> None:
+    ours, theirs = os.pipe()
+    says = f"import os, sys; os.write({theirs}, str(os.getpid()).encode()); sys.exit(3)"
+    options: dict[str, Any] = {"preexec_fn": partial(os.close, number), "pass_fds": [theirs]}
+    with launched(tmp_path, says, **options) as process:
+        os.close(theirs)
+        with os.fdopen(ours) as pipe:
+            assert int(pipe.read()) == process.pid
+    assert process.returncode == 3
