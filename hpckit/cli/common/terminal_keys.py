@@ -68,7 +68,8 @@ def _signals_as_bytes(stop: Callable[[int, FrameType | None], None]) -> Iterator
     before = signal.set_wakeup_fd(its, warn_on_full_buffer=False)
     handlers = {one: signal.signal(one, _leave) for one in (signal.SIGTERM, signal.SIGHUP)}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
-    handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, stop)
+    if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:  # nobody would continue the process
+        handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, stop)
     try:
         yield mine
     finally:

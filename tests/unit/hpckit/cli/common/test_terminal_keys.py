@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
+
+from hpckit.cli.common.terminal_keys import terminal_key_reader
 
 READER = """
 from hpckit.cli.common.terminal_keys import terminal_key_reader
@@ -70,3 +75,19 @@ def test_a_stopped_program_gives_the_terminal_back_and_takes_it_again() -> None:
         type_keys(b"q")
         shown("ended")
         assert shown("\r\n") == " 0 True\r\n"
+
+
+def test_ctrl_z_that_was_ignored_before_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stop a process that no shell continues."""
+    mine, its = pty.openpty()
+    before = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    try:
+        with open(its, closefd=False) as opened:
+            monkeypatch.setattr(sys, "stdin", opened)
+            with terminal_key_reader():
+                assert signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+        os.close(its)
+        os.close(mine)
