@@ -29,6 +29,7 @@ from pathlib import Path
 
 torch.optim.SGD([torch.zeros(1)])  # imports what makes it slow
 gc.freeze()  # or each child goes through all that at its end
+print(os.getpid(), flush=True)
 for line in sys.stdin:
     order, children = json.loads(line), []
     tmp = Path(order["tmp"])
@@ -62,22 +63,23 @@ def run_forked(tmp: Path, program: str, *arguments: Sequence[object]) -> list[in
         "arguments": [[str(one) for one in each] for each in arguments],
         "env": {name: text for name, text in os.environ.items() if name.startswith("HPCKIT_")},
     }
-    parent = _parent()
+    parent, group = _parent()
     assert parent.stdin is not None
     assert parent.stdout is not None
     parent.stdin.write(json.dumps(order) + "\n")
     parent.stdin.flush()
     if not select.select([parent.stdout], [], [], LIMIT_S)[0]:
         _parent.cache_clear()
-        os.killpg(parent.pid, signal.SIGKILL)
+        os.killpg(group, signal.SIGKILL)
         raise AssertionError(f"these are not over in {LIMIT_S} s: {order['arguments']}")
     statuses: list[int] = json.loads(parent.stdout.readline())
     return statuses
 
 
 @functools.cache
-def _parent() -> subprocess.Popen[str]:
-    """It ends when nobody can write to it any more."""
+def _parent() -> tuple[subprocess.Popen[str], int]:
+    """A process that ends when nobody can write to it any more, and the number of the group that
+    it and its children are in, which is another one's if it is a fork."""
     parent = subprocess.Popen(
         [sys.executable, "-c", _FORKS],
         cwd=REPOSITORY,
@@ -88,7 +90,8 @@ def _parent() -> subprocess.Popen[str]:
         start_new_session=True,
     )
     atexit.register(_end, parent)
-    return parent
+    assert parent.stdout is not None
+    return parent, int(parent.stdout.readline())
 
 
 def _end(parent: subprocess.Popen[str]) -> None:

