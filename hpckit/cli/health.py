@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.exit_status import FOUND
 from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def health(
         out = CommandOutput(json)
         report, limits, is_slurm = _measure(overrides or [], out)
         if _print(out, report, limits, is_slurm=is_slurm):
-            raise typer.Exit(1)
+            raise typer.Exit(FOUND)
 
 
 def _measure(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.exit_status import FOUND
 from hpckit.cli.common.run_argument import JsonOption
 
 
@@ -58,4 +59,4 @@ def trial(
             found.append({"target": target.name, "kinds": list(target.kinds), "problem": problem})
         out.document({"targets": found})
         if any(one["problem"] for one in found):
-            raise typer.Exit(1)
+            raise typer.Exit(FOUND)

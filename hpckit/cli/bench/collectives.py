@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.exit_status import FOUND
 from hpckit.cli.common.run_argument import JsonOption, SiteOverrides
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def collectives(
         report = _measure(typed, options, out)
         _print(out, report)
         if is_wrong(report):
-            raise typer.Exit(1)
+            raise typer.Exit(FOUND)
 
 
 def _options(operations: str | None, sizes: str | None, budget_s: float) -> list[str]:

@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from hpckit.cli.common import exit_status
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
 
-CLI = Path(exit_status.__file__).parent
+CLI = Path(exit_status.__file__).parents[1]
 ROOT: Any = typer.main.get_command(app)
 NO_DATA = {"launch", "top", "serve"}
 """A run that is started and followed, a screen, and a server: they print no data for programs."""
@@ -121,6 +123,7 @@ def test_exit_statuses_are_told_and_have_one_place() -> None:
     told = " ".join(invoke("--help").stdout.split())
     for status, meaning in exit_status.MEANINGS.items():
         assert f"{status} {meaning}" in told
+    assert CLI / "main.py" in CLI.rglob("*.py")
     numbered = [
         f"{path.name}:{node.lineno}"
         for path in CLI.rglob("*.py")
@@ -130,6 +133,24 @@ def test_exit_statuses_are_told_and_have_one_place() -> None:
         and any(isinstance(argument, ast.Constant) for argument in node.args)
     ]
     assert numbered == []
+
+
+INTERRUPTED = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from hpckit.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, b"", b"")
 
 
 def test_colours_are_for_terminals_and_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
