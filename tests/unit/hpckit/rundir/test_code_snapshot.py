@@ -213,7 +213,7 @@ def test_a_project_with_hpckits_names_gets_a_folder_of_its_own(tmp_path: Path) -
 
 
 def test_hpckits_own_checkout_hides_nothing() -> None:
-    root = Path(snapshot.__file__).resolve().parents[2]
+    root = Path(snapshot.__file__).resolve().parents[3]
     assert shadowed_packages(Project(root, True)) == []
 
 
