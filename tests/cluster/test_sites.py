@@ -41,7 +41,13 @@ def launch_py(slurm: Slurm, *words: str, env: dict[str, str] | None = None) -> s
 
 def test_a_dry_run_prints_what_is_submitted(ports: Slurm, tmp_path: Path, shards: Path) -> None:
     root = tmp_path / "it's a root"
-    words = command(root, shards, *SLURM, "cluster.slurm.options={hold: true, comment: 'a; b'}")
+    words = command(
+        tmp_path,
+        shards,
+        f"root={root}",
+        *SLURM,
+        "cluster.slurm.options={hold: true, comment: 'a; b'}",
+    )
     words += ["cluster.slurm.time_limit='00:10:00'", "cluster.slurm.setup=['ulimit -c 0']"]
     shown, _, script = launch_py(ports, *words, "--dry-run").partition("\n\n")
     assert "\n# start       20" in shown

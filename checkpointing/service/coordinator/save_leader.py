@@ -11,6 +11,7 @@ from checkpointing.format.manifest import ManifestContent
 from checkpointing.format.object_keys import SaveId
 from checkpointing.service.coordinator.save_announcement import (
     SaveFate,
+    announced,
     fate_of_save,
     last_epoch,
     newest_committed,
@@ -194,6 +195,18 @@ class SaveLeader:
                 f"{save.id} is not needed: {other.save.id} was committed in the meantime"
             )
 
+    def _check_moved(self, save: SaveId) -> None:
+        """Check whether another node leads now, as the node of rank 0 has come back while its heir
+        waits for parts, or has an heir itself: each would wait for the parts of the other.
+
+        Raises:
+            LeaderMovedError: another node leads this save, or a later one.
+        """
+        now = announced(self._store, self._run, self._generation, self._epoch)
+        if now is not None and now.epoch > self._epoch and now.save.step >= save.step:
+            self.give_up(save)
+            raise LeaderMovedError(f"{save.id} continues as {now.save.id}")
+
     def _check_owner(self) -> None:
         try:
             run_ownership.check(self._store, self._run, self._owner)
@@ -216,6 +229,8 @@ class SaveLeader:
                 )
             if self._epoch:  # only then may the session of another leader have been before this one
                 self._check_elsewhere(save)
+            if poll_s >= _MAX_POLL_S:  # parts seldom take so long
+                self._check_moved(save)
             if given_up() or time.monotonic() - changed_s > SILENT_S:
                 raise ImpossibleSaveError(f"{save.id}: {found} of {needed} ranks have finished")
             time.sleep(max(poll_s, least_wait_s(found)))

@@ -10,6 +10,7 @@ import pytest
 from checkpointing.format import object_keys
 from checkpointing.format.manifest import ManifestContent, ManifestHeader, build_manifest
 from checkpointing.format.object_keys import SaveId
+from checkpointing.service.coordinator import save_leader
 from checkpointing.service.coordinator.save_announcement import (
     AHEAD,
     AnnouncedSave,
@@ -129,6 +130,22 @@ def test_what_an_heir_has_ended_is_not_waited_for(store: Store) -> None:
         back.commit(save, alone=False, given_up=lambda: False)
     assert not is_announced(store, save)
     assert newest_committed(store, "r", MINE) == AnnouncedSave(1, ended)
+    heir.close()
+    back.close()
+
+
+def test_an_heir_does_not_wait_for_the_node_that_leads_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both had begun the step before one knew of the other: each waited for the other's parts."""
+    monkeypatch.setattr(save_leader, "_MAX_POLL_S", 0.02)
+    heir = SaveLeader(store, "r", MINE, is_heir=True)
+    begun = heir.begin(5)
+    back = SaveLeader(store, "r", MINE)
+    save = back.begin(5)
+    with pytest.raises(LeaderMovedError, match=f"{begun.id} continues as {save.id}"):
+        heir.commit(begun, alone=False, given_up=lambda: False)
+    assert announced(store, "r", MINE) == AnnouncedSave(2, save)
     heir.close()
     back.close()
 
