@@ -14,7 +14,7 @@ from data.index.index_build import build_index
 from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
-from data.read.shards import checksum_samples, piece_reads, recorded_members
+from data.read.shards import checksum_samples, piece_reads, single_members
 from data.read.shards.piece_reads import Piece, read_pieces
 from data.wds.dataset import StreamingDataset
 from tests.integration.run.runs import eventually
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_at_once_is_read_by_itself(
             raise OSError(5, "a disk's error")
         return whole(fd, size - (count % 3 == 1), at)
 
-    for module in (checksum_samples, piece_reads, recorded_members):
+    for module in (checksum_samples, piece_reads, single_members):
         monkeypatch.setattr(module, "pread", sometimes)
     found = list(Loader(dataset, global_batch=4, epochs=1, threads=0))
     assert count > 8
