@@ -149,8 +149,8 @@ class SaveLeader:
             StoreError: the store is out of reach.
         """
         session = self._next_session()
-        if session.id == save.session:
-            session.end(save.manifest())
+        if session.id == save.session:  # other nodes may be writing the next save already
+            session.end(save.manifest(), keeps_inherited=True)
 
     def close(self) -> None:
         """Remove the lease."""

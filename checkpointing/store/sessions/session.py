@@ -125,11 +125,16 @@ class Session:
             raise SaveError(f"session {self.id} could not renew its lease for {silent_s:.0f} s")
         self._check_fence()
 
-    def end(self, key: str) -> None:
-        """End the protection for a manifest that was committed or given up."""
+    def end(self, key: str, *, keeps_inherited: bool = False) -> None:
+        """End the protection for a manifest that was committed or given up.
+
+        Args:
+            keeps_inherited: what an earlier process of this session has announced besides may still
+                be begun here. Else its protection ends, too.
+        """
         with self._lock:
-            over = {key} | self._inherited
-            self._inherited.clear()
+            over = {key} if keeps_inherited else {key} | self._inherited
+            self._inherited -= over
             saving = {k: v for k, v in self._lease.saving.items() if k not in over}
             self._renew_or_drop(replace(self._lease, saving=saving))
 

@@ -442,7 +442,7 @@ def _rest(sock: socket.socket) -> bytes:
         return b""
 
 
-def _wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+def _wait(condition: Callable[[], bool], within_s: float = 240.0) -> None:
     until_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < until_s

@@ -279,7 +279,7 @@ def test_killed_at_random_moments(
     while left:
         with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
             while left and it.process.poll() is None:
-                time.sleep(chance.uniform(0.5, 5.0))
+                time.sleep(chance.uniform(0.3, 2.5))
                 left -= kill_someone(it, chance)
             status, output = it.finish()
             if "nothing to do" in output:

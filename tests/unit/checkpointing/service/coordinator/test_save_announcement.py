@@ -134,6 +134,21 @@ def test_what_an_heir_has_ended_is_not_waited_for(store: Store) -> None:
     back.close()
 
 
+def test_what_a_killed_leader_has_announced_stays_when_its_earlier_save_is_ended(
+    store: Store,
+) -> None:
+    """It was killed between the commit of a save and its end, with the next save announced."""
+    first = SaveLeader(store, "r", MINE)
+    ended, under_way = first.begin(5), first.begin(6)
+    commit(store, ended)
+    second = SaveLeader(store, "r", MINE)  # the first one was killed: its lease is there
+    second.end_former(ended)
+    assert is_announced(store, under_way)
+    assert not is_announced(store, ended)
+    assert second.begin(6) == under_way
+    second.close()
+
+
 def test_an_heir_does_not_wait_for_the_node_that_leads_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
