@@ -20,7 +20,7 @@ def compose_spec(
     extended by `conf/` of `project`, which is by default the one around the working directory).
 
     Raises:
-        SpecError: with all problems that can be found at once.
+        SpecError: with all problems that can be found together.
     """
     from hpckit.submit.composition.hydra_values import compose_values  # imports Hydra
 
@@ -48,7 +48,7 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
     options of groups among `overrides` are read, from hpckit's own tree and from `yours`.
 
     Raises:
-        SpecError: with all problems that can be found at once.
+        SpecError: with all problems that can be found together.
     """
     from hpckit.submit.composition.hydra_values import amend_values  # imports Hydra
 

@@ -58,7 +58,9 @@ def run_as_program(composition: CompositionProcess | None) -> NoReturn:
     Args:
         composition: as of `main`.
     """
-    end_process(main(composition=composition))
+    with checked_output():
+        status = main(composition=composition)
+    end_process(status)
 
 
 def main(argv: Sequence[str] | None = None, composition: CompositionProcess | None = None) -> int:
@@ -67,11 +69,7 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
     Args:
         composition: composes the config of `argv`. None: it is composed here.
     """
-    with checked_output():
-        return _main(list(sys.argv[1:] if argv is None else argv), composition)
-
-
-def _main(arguments: list[str], composition: CompositionProcess | None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
     own, _ = split(arguments)
     if "--help" in own or "-h" in own:
         return _print_help(own)

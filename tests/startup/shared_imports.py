@@ -197,7 +197,7 @@ def serve() -> None:
 
 
 def _allow_open_files() -> None:
-    """Have room for many forks at once, and for descriptors above those that they are given. Each
+    """Have room for many forks at a time, and for descriptors above those that they are given. Each
     fork has the limit of the process that has ordered it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

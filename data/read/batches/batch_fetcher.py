@@ -168,8 +168,8 @@ class BatchFetcher:
         rows.bytes += total
 
     def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SingleMemberFile]:
-        """Return those of these shards whose samples can all be read at once, if all of them are
-        open. Each shard has a number of its own, and is given as (dataset, shard)."""
+        """Return those of these shards whose samples can all be read together, if all of them
+        are open. Each shard has a number of its own, and is given as (dataset, shard)."""
         opened, stores = self._opened
         for store in stores:
             store.check()

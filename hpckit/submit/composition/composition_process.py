@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.submit.composition.composed_values import ComposedValues
+from hpckit.submit.program.program_command import command_overrides, split, typed_overrides
 
 _COMPOSES_NOTHING = {"-m", "-h", "--help"}
 """Options with which a command composes no config, or several ones."""
@@ -72,7 +73,7 @@ def begin_composition(arguments: Sequence[str]) -> CompositionProcess | None:
     Args:
         arguments: the words of the command line.
     """
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    own, _ = split(arguments)
     is_useful = len(os.sched_getaffinity(0)) > 1 and _COMPOSES_NOTHING.isdisjoint(own)
     if not is_useful or "hydra" in sys.modules or threading.active_count() > 1:
         return None
@@ -83,7 +84,6 @@ def _compose(arguments: Sequence[str]) -> ComposedValues:
     from hpckit.config.config_trees import conf_dir, project_tree
     from hpckit.rundir.code_snapshot.project import find_project
     from hpckit.submit.composition.hydra_values import compose_values
-    from hpckit.submit.program.program_command import command_overrides, typed_overrides
 
     yours = project_tree(find_project(Path.cwd()).root)
     return compose_values(command_overrides(typed_overrides(arguments)), conf_dir(), yours)

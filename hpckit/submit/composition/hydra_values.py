@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from checkpointing.state.collector_pause import collector_paused
 from hpckit.config.config_trees import Groups, ambiguous, group_options
 from hpckit.config.renamed_keys import BothSpellingsError, current_overrides
 from hpckit.config.spec_error import SpecError
@@ -40,10 +39,11 @@ def compose_values(
     all of them together, with suggestions.
 
     Raises:
-        SpecError: nothing can be composed; with all problems that can be found at once.
+        SpecError: nothing can be composed; with all problems that can be found together.
     """
     groups = group_options(conf, yours)  # Hydra reads the whole tree on each query
-    with _without_gc(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+    # Hydra makes half a million objects, most of which stay: a tenth of the time is collection
+    with collector_paused(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(_present(overrides, groups), groups)
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
@@ -52,19 +52,6 @@ def compose_values(
         except SpecError as error:
             raise SpecError([*refused, *error.violations]) from None
     return ComposedValues(values, list(refused))
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Disables garbage collection in the block. Hydra makes half a million objects, most of which
-    stay, and searching them for cycles takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 _KEPT = ("identity_steps", "identity_mixture")
@@ -78,7 +65,7 @@ def amend_values(
     from: only options of groups among `overrides` are read, from `conf` and from `yours`.
 
     Raises:
-        SpecError: with all problems that can be found at once.
+        SpecError: with all problems that can be found together.
     """
     groups = group_options(conf, yours)
     with initialize_config_dir(config_dir=str(conf), version_base="1.3"):

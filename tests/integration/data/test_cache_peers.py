@@ -8,8 +8,7 @@ import pickle
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from data.cache.peers.shard_server import PIECE, ROLE
 from tests.integration.data.peer_node_process import NodeProcess
 from tests.integration.data.peer_nodes import LOOPBACK, PATIENT, LocalExchange, connected
 from tests.integration.data.shard_reader import body_of
+from tests.integration.service.service_nodes import until
 from tests.services.range_server import RangeServer
 from tests.stopped_processes import stop
 
@@ -109,7 +109,10 @@ def test_each_shard_comes_once_from_its_source(
     fetched = sum(store.metrics.bytes_fetched for store in stores)
     from_peers = sum(store.metrics.bytes_from_peers for store in stores)
     assert (fetched, from_peers) == (SIZE * len(NAMES), SIZE * len(NAMES) * (NODES - 1))
-    _wait(lambda: sum(one.bytes_sent for one in opened) == from_peers)  # counted once they are sent
+    until(
+        lambda: sum(one.bytes_sent for one in opened) == from_peers,
+        "the bytes that were sent are counted",
+    )
     for store in stores:
         assert_right(store, refs)
         assert store.metrics.peer_failures == 0
@@ -124,7 +127,10 @@ def test_a_shard_is_passed_on_while_it_is_fetched(
     stores = stores_of(tmp_path, opened, 2)
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(store.prefetch, ref, when_s=0.0) for store in stores]
-        _wait(lambda: sum(store.metrics.bytes_from_peers for store in stores) == PIECE)
+        until(
+            lambda: sum(store.metrics.bytes_from_peers for store in stores) == PIECE,
+            "a piece has come from a peer",
+        )
         go_on.set()
         assert all(one.result(60) for one in done)
     assert server.streams == [("/held.tar", 0)]
@@ -172,11 +178,13 @@ def test_what_a_node_sent_of_a_shard_before_it_failed_is_used_if_it_can_be_verif
     with ThreadPoolExecutor(2) as pool:
         try:
             done = [pool.submit(first.prefetch, ref, when_s=0.0)]
-            _wait(lambda: len(server.streams) == 1)
+            until(lambda: len(server.streams) == 1, "the source is asked")
             done.append(pool.submit(second.prefetch, ref, when_s=0.0))
-            _wait(lambda: second.metrics.bytes_from_peers == PIECE)
+            until(
+                lambda: second.metrics.bytes_from_peers == PIECE, "a piece has come from the peer"
+            )
             opened[0].close()
-            _wait(lambda: len(server.streams) == 2)
+            until(lambda: len(server.streams) == 2, "the source is asked again")
         finally:
             go_on.set()
         assert all(one.result(60) for one in done)
@@ -195,9 +203,11 @@ def test_a_download_from_a_node_that_waits_ends_with_its_store(
     with ThreadPoolExecutor(2) as pool:
         try:
             whole = pool.submit(first.prefetch, ref, when_s=0.0)
-            _wait(lambda: len(server.streams) == 1)
+            until(lambda: len(server.streams) == 1, "the source is asked")
             ended = pool.submit(second.prefetch, ref, when_s=0.0)
-            _wait(lambda: second.metrics.bytes_from_peers == PIECE)
+            until(
+                lambda: second.metrics.bytes_from_peers == PIECE, "a piece has come from the peer"
+            )
             second.close()
             with pytest.raises(DataError, match="the store was closed"):
                 ended.result(60)
@@ -440,10 +450,3 @@ def _rest(sock: socket.socket) -> bytes:
         return sock.recv(1 << 16)
     except ConnectionError:
         return b""
-
-
-def _wait(condition: Callable[[], bool], within_s: float = 240.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)

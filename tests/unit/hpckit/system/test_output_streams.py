@@ -16,7 +16,7 @@ with checked_output():
     sys.exit(7)
 """
 SHORT, LONG = "1", "100000"
-"""Numbers of letters with which the text is written at the end, and at once."""
+"""Numbers of letters of which the text is written at the end of the program, and immediately."""
 
 
 def printed(size: str, stdout: int, **env: str) -> tuple[int, str, str]:

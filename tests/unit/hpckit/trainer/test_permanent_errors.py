@@ -1,4 +1,4 @@
-"""Which errors no further attempt can mend."""
+"""Errors that a retry cannot fix."""
 
 from __future__ import annotations
 
