@@ -36,6 +36,7 @@ from hpckit.ipc.program_scalars import ScalarFiles
 from hpckit.ipc.program_watch import ProgramWatch
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import die_with_parent
+from hpckit.system.process_end import write_open_files
 from hpckit.trainer.errors import TrainingError
 
 log = logging.getLogger(__name__)
@@ -306,6 +307,7 @@ def _leave(heartbeats: HeartbeatWriter) -> None:
     finds the request and leaves."""
     heartbeats.report(WorkerPhase.LEFT, heartbeats.last_step())
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    write_open_files()
+    sys.stdout.flush()  # which may be from before the fork
     sys.stderr.flush()
     os._exit(128 + signal.SIGTERM)

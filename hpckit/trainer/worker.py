@@ -26,6 +26,7 @@ from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
+from hpckit.system.process_end import finish_program, write_open_files
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
 from hpckit.trainer.permanent_errors import (
@@ -172,6 +173,7 @@ def _report_failure(
         "is_before_step": is_before,
         "step": step,
     }
+    write_open_files()  # the agent may end this process as soon as it reads the phase
     is_final = is_permanent(error) or is_repeated(_previous_record(env), record)
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
@@ -215,4 +217,8 @@ def _previous_record(env: WorkerEnvironment) -> Mapping[str, Any] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+    finally:
+        finish_program()
+    sys.exit(status)

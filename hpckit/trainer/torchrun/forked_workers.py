@@ -9,7 +9,7 @@ event reports it.
 
 from __future__ import annotations
 
-import atexit
+import gc
 import os
 import signal
 import subprocess
@@ -32,6 +32,7 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.system.child_processes import die_with_parent
+from hpckit.system.process_end import finish_program
 from hpckit.torch_internals import is_in_bad_fork
 from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run_forked_worker() -> None:
     """Run a worker in this fork like a program that torchrun has started."""
     parent = os.getppid()
+    gc.freeze()  # what is open here is torchrun's, which writes its buffers itself
     os.setsid()  # as torchrun starts programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of torchrun's handler
     np.random.seed()  # else all ranks of a node would draw the same numbers
@@ -79,7 +81,7 @@ def run_forked_worker() -> None:
         traceback.print_exc()
         sys.exit(1)
     finally:
-        atexit._run_exitfuncs()  # programs do this at their end, forks of multiprocessing do not
+        finish_program()
 
 
 def why_unusable(device: str) -> str | None:

@@ -1,8 +1,10 @@
 """What the end of a process that others wait for does, and what it leaves out."""
 
+import gzip
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,45 @@ threading.Thread(target=threading.Event().wait).start()
 print("unflushed, ", end="")
 end_process(int(sys.argv[1]))
 """
+
+PROGRAM = """
+import atexit, gc, gzip, os, tempfile, threading, time, zipfile
+from hpckit.system.process_end import finish_program
+inherited = open("inherited", "w")
+inherited.write("once")
+if child := os.fork():
+    os.waitpid(child, 0)
+    os._exit(0)
+gc.freeze()
+late, binary, compressed = open("late", "w"), open("binary", "wb"), gzip.open("compressed", "wt")
+archive, temporary = zipfile.ZipFile("archive", "w"), tempfile.NamedTemporaryFile(dir=".")
+binary.write(b"bytes"), compressed.write("text"), archive.writestr("member", "content")
+closed, full = open("closed", "w"), open("/dev/full", "w")
+closed.close(), full.write("lost")
+def write():
+    time.sleep(0.1)
+    late.write("thread, ")
+threading.Thread(target=write).start()
+atexit.register(late.write, "atexit")
+finish_program()
+os._exit(0)
+"""
+
+
+def test_files_that_a_program_leaves_open_are_whole(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert (tmp_path / "late").read_text() == "thread, atexit"
+    assert (tmp_path / "binary").read_bytes() == b"bytes"
+    assert gzip.decompress((tmp_path / "compressed").read_bytes()) == b"text"
+    assert zipfile.ZipFile(tmp_path / "archive").read("member") == b"content"
+    assert (tmp_path / "inherited").read_text() == "", "of the process that has opened it"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("late", "binary", "compressed", "archive", "inherited", "closed")
+    }, "no temporary file"
+    assert "what was written last to <_io.TextIOWrapper name='/dev/full'" in done.stderr
+    assert "No space left on device" in done.stderr
 
 
 def test_output_and_registered_functions_are_kept_and_no_thread_is_waited_for() -> None:
