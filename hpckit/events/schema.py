@@ -80,6 +80,8 @@ class DegradedSubject(StrEnum):
     """The node of the supervisor could not be reached, so that another node ended the job."""
     FORK_SERVER = "fork_server"
     """Workers are started as new processes, as they cannot be forked."""
+    ENVIRONMENT = "environment"
+    """The program sets variables that torch has read before."""
     DEVICES = "devices"
     """The run does not have the devices that it was meant to have."""
     CHECKPOINT_SERVICE = "checkpoint_service"

@@ -36,6 +36,7 @@ from hpckit.system.process_end import finish_program
 from hpckit.torch_internals import is_in_bad_fork
 from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
+from hpckit.trainer.torchrun.import_variables import ImportVariableWatch
 from hpckit.trainer.torchrun.torchrun_config import launch_config
 
 prepare_parser()  # as an import does; each worker would take 0.05 s for it before its first step
@@ -75,12 +76,17 @@ def run_forked_worker() -> None:
         if status := run_as_program():
             sys.exit(status)
         return  # torchrun waits for the return value of a worker
+    watch = ImportVariableWatch(env) if env.rank == 0 else None
+    if watch is not None:
+        watch.start()
     try:
         worker.main()
     except Exception:  # noqa: BLE001  torch would pickle it to a file in /tmp, and load that
         traceback.print_exc()
         sys.exit(1)
     finally:
+        if watch is not None:
+            watch.close()
         finish_program()
 
 

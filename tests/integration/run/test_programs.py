@@ -60,6 +60,9 @@ def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path, forks: ForkedProg
     assert [life.end for life in lives] == ["worker lost", "preempted", "done"]
     assert lives[-1].end_step == 60
     assert all(life.start_step % 5 == 0 for life in lives), "from the script's own checkpoints"
+    ineffective = [e["what"] for e in it.events() if e.get("subject") == "environment"]
+    assert ineffective, "the script sets a variable too late, as workers are forks"
+    assert all("TORCHDYNAMO_VERBOSE=1 has no effect" in what for what in ineffective)
     for rank in range(2):
         steps = [int(line) for line in (project / f"finished-{rank}.txt").read_text().split()]
         assert set(range(lives[1].start_step + 1, 61)) <= set(steps), "and of files left open"

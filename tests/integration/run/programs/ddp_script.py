@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
+
+os.environ["TORCHDYNAMO_VERBOSE"] = "1"  # as scripts do for what torch reads at its import
 
 import torch
 import torch.distributed as dist

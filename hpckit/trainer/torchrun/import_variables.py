@@ -1,0 +1,80 @@
+"""Environment variables that torch reads once, when it is imported.
+
+In a worker that is a fork torch has been imported before the user's code runs, so that a script
+which sets such a variable before its own `import torch` sets it in vain. Nothing fails; the run is
+therefore watched, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+
+from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
+from hpckit.ipc.process_environment import WorkerEnvironment
+
+log = logging.getLogger(__name__)
+
+READ_AT_IMPORT = (
+    "OMP_NUM_THREADS",
+    "PYTORCH_JIT",
+    "TORCHDYNAMO_DISABLE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "TORCHDYNAMO_VERBOSE",
+    "TORCHINDUCTOR_COMPILE_THREADS",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_LOGS",
+)
+"""Variables of which torch 2.13 was seen to take no notice after its import."""
+_POLL_S = 1.0
+
+
+def ineffective_settings(
+    at_import: Mapping[str, str | None], now: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables, with their values, that were set too late for torch to read them."""
+    return {
+        name: now[name]
+        for name in READ_AT_IMPORT
+        if now.get(name) is not None and now[name] != at_import.get(name)
+    }
+
+
+class ImportVariableWatch(threading.Thread):
+    """Reports once which variables have been set in vain since it was made."""
+
+    def __init__(self, env: WorkerEnvironment) -> None:
+        super().__init__(name="import variables", daemon=True)
+        self._env = env
+        self._at_import = {name: os.environ.get(name) for name in READ_AT_IMPORT}
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        settings: dict[str, str] = {}
+        is_over = False
+        while not settings and not is_over:
+            is_over = self._is_over.wait(_POLL_S)
+            settings = ineffective_settings(self._at_import, os.environ)
+        if settings:
+            self._report(settings)
+
+    def close(self) -> None:
+        """Look once more, at the end of the program."""
+        self._is_over.set()
+        self.join()
+
+    def _report(self, settings: Mapping[str, str]) -> None:
+        what = (
+            f"{', '.join(f'{name}={value}' for name, value in settings.items())} has no effect, "
+            "since workers are forks of a process that has imported torch before the program "
+            "sets it: export it where the run is launched, or set launch.preload=false"
+        )
+        log.warning(what)
+        at = self._env.at
+        with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+            events.emit(Degraded(subject=DegradedSubject.ENVIRONMENT, what=what))
