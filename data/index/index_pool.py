@@ -109,7 +109,7 @@ class _Pool:
     def _start(self) -> subprocess.Popen[str]:
         path = [str(Path(data.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         process = subprocess.Popen(
-            [sys.executable, "-m", "data.index.index_worker"],
+            [sys.executable, "-P", "-m", "data.index.index_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

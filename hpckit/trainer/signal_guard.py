@@ -1,4 +1,4 @@
-"""The handling of signals that Slurm sends to all processes of a job step.
+"""The handling of signals that Slurm, or whoever ends a session, sends to all processes of a job.
 
 SIGTERM can mean two things to a worker: the job is preempted or ended, so the state should still be
 saved; or torchrun ends its workers to restart them. The heartbeat table tells them apart: in the
@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from hpckit.ipc.heartbeat_table import WorkerRequest
 
@@ -26,6 +27,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
     """Let SIGTERM end this process only if the process was not asked to leave, and ignore SIGUSR2.
+    Programs and forks that this process starts do neither, so that it can end them. If the user's
+    code handles SIGTERM itself from here on, the guard leaves it to that.
 
     SIGTERM also takes effect while the main thread waits in C code, as in a collective, where the
     signal handlers of Python do not run.
@@ -36,12 +39,17 @@ def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _take)
     os.register_at_fork(
         before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_defaults
     )
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(read, request), name="signal guard", daemon=True).start()
+
+
+def _take(number: int, frame: FrameType | None) -> None:
+    """Lets `_watch` read of the signal. A handler, as a program inherits that a signal is ignored,
+    but no handler."""
 
 
 def _block_signals() -> None:
@@ -65,7 +73,7 @@ def _restore_defaults() -> None:
 
 def _watch(read: int, request: Callable[[], WorkerRequest]) -> None:
     while True:
-        if signal.SIGTERM in os.read(read, 64):
+        if signal.SIGTERM in os.read(read, 64) and signal.getsignal(signal.SIGTERM) is _take:
             _decide(request)
 
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -39,7 +40,7 @@ from hpckit.trainer.permanent_errors import (
 from hpckit.trainer.signal_guard import install_signal_guard
 from hpckit.trainer.user_program import is_late_failure, run_program
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("hpckit.trainer.worker")  # also where this is the main module
 
 
 def main() -> int:
@@ -50,16 +51,15 @@ def main() -> int:
     name_process(rank_name(env.rank))
     at = env.at
     redirect_output(at.run.rank_log(at.generation, at.node, env.rank))
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
-    )
+    _set_up_logging()
     where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     if _is_refused(env):
         log.error("an earlier attempt failed permanently: this one ends before it starts")
         return 1
-    if "SLURM_JOB_ID" in os.environ:
-        install_signal_guard(env.attach_heartbeats().request)
+    install_signal_guard(env.attach_heartbeats().request)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what a terminal's launch has blocked
+    os.environ.pop("PYTHONSAFEPATH", None)  # the user's code may start scripts with modules beside
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     if env.snapshots is not None:
         SnapshotResponder(env.snapshots, env.local_rank, describe_worker).start()
@@ -80,6 +80,7 @@ def main() -> int:
             run_program(spec.command, spec.hang, env)
         else:
             assert spec.entry is not None  # the spec is valid
+            logging.getLogger().setLevel(logging.INFO)  # a program expects Python's default
             find_entry(spec.entry)(spec)
             require_end(spec.entry, env.attach_heartbeats().own_phase())
     except BaseException as error:
@@ -87,6 +88,19 @@ def main() -> int:
         _report_failure(env, error, may_pass, has_observed_steps)
         raise
     return 0
+
+
+def _set_up_logging() -> None:
+    """Have records of loggers printed to the log of the rank until the user's code configures
+    logging. No handler is added, since `logging.basicConfig` of the user would do nothing then."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+    for package in ("hpckit", "checkpointing", "data"):
+        logging.getLogger(package).setLevel(logging.INFO)
+    printing = logging.StreamHandler()
+    printing.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.lastResort = printing
 
 
 def _is_refused(env: WorkerEnvironment) -> bool:

@@ -84,7 +84,7 @@ def _start(config: ServiceConfig, path: Path) -> bool:
     Raises:
         ServiceError: the service did not start, and why.
     """
-    command = [sys.executable, "-m", "checkpointing.service", str(path)]
+    command = [sys.executable, "-P", "-m", "checkpointing.service", str(path)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

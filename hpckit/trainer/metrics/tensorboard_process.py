@@ -13,7 +13,7 @@ from hpckit.events.schema import Degraded, DegradedSubject
 
 log = logging.getLogger(__name__)
 
-_PROGRAM = (sys.executable, "-m", "hpckit.trainer.metrics.tensorboard_curves")
+_PROGRAM = (sys.executable, "-P", "-m", "hpckit.trainer.metrics.tensorboard_curves")
 END_S, DONE_S = 8.0, 60.0
 """Most seconds for which the end of an attempt, and the end of a run, waits for the process."""
 

@@ -10,6 +10,8 @@ event reports it.
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import subprocess
@@ -22,7 +24,7 @@ from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 # isort: split
 
 import numpy as np
-import torch.distributed.checkpoint.state_dict  # noqa: F401  which a Checkpointer needs
+import torch.distributed.checkpoint.state_dict
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import elastic_launch
 
@@ -67,7 +69,7 @@ def run_forked_worker() -> None:
     gc.freeze()  # what is open here is torchrun's, which writes its buffers itself
     os.setsid()  # as torchrun starts programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of torchrun's handler
-    np.random.seed()  # else all ranks of a node would draw the same numbers
+    _become_main_process()
     FIRST_USE.stop()
     env = WorkerEnvironment.from_env()
     if (why := why_unusable(env.device)) is not None:
@@ -90,6 +92,16 @@ def run_forked_worker() -> None:
         finish_program()
 
 
+def _become_main_process() -> None:
+    """Make this fork look to the user's code like a process that torchrun has started: by its name,
+    with no start method chosen, and with random numbers that no other rank draws."""
+    multiprocessing.current_process().name = "MainProcess"
+    vars(multiprocessing.process)["_parent_process"] = None
+    multiprocessing.set_start_method(None, force=True)
+    np.random.seed()
+    torch.default_generator.seed()
+
+
 def why_unusable(device: str) -> str | None:
     """Return why this fork cannot use CUDA as a new process could; None if it can.
 
@@ -108,7 +120,7 @@ def run_as_program() -> int:
     This process waits for it, since torchrun knows the worker by the id of this process, and passes
     SIGTERM on to it.
     """
-    process = subprocess.Popen([sys.executable, "-m", "hpckit.trainer.worker"])
+    process = subprocess.Popen([sys.executable, "-P", "-m", "hpckit.trainer.worker"])
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

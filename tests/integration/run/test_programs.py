@@ -68,6 +68,30 @@ def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path, forks: ForkedProg
         assert set(range(lives[1].start_step + 1, 61)) <= set(steps), "and of files left open"
 
 
+def test_a_script_finds_what_it_finds_below_torchrun(tmp_path: Path) -> None:
+    project = project_with(tmp_path / "project", "observing_script.py")
+    (project / "tools").mkdir()
+    (project / "tools" / "helper.py").write_text("import beside\n")
+    (project / "tools" / "beside.py").write_text("print('found')\n")
+    with started(project, launch_line(*ON_CPUS, "--", "python", "train.py"), cwd=project) as it:
+        status, output = it.finish()
+    assert status == 0, output
+    found = [read_json(project / f"found-{rank}.json") for rank in range(2)]
+    for one, other in zip(found[0].pop("random"), found[1].pop("random"), strict=True):
+        assert one != other, "ranks draw different numbers"
+    assert found[0] == found[1]
+    assert found[0] == {
+        "name": "MainProcess",
+        "has_parent": False,
+        "start_method": None,
+        "is_main_thread_blocked": False,
+        "can_end_children": "True",
+        "helper": "found",
+    }
+    for rank in range(2):
+        assert (project / f"log-{rank}.txt").read_text() == f"of rank {rank}\n"
+
+
 def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path, forks: ForkedProgram) -> None:
     """No step is done twice: all ranks save and leave together."""
     expected = losses_without("client_script.py", tmp_path / "alone", forks)

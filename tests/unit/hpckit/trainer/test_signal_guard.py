@@ -34,6 +34,18 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 time.sleep(1)
 """
 
+HANDLED = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+print("own", flush=True)
+sys.stdin.readline()
+"""
+STARTED = """
+import signal, subprocess
+code = "import signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+print(subprocess.check_output([sys.executable, "-c", code], text=True).strip(), flush=True)
+"""
+
 
 def head(extra: str) -> str:
     return WORKER.split("for line")[0] + extra
@@ -79,3 +91,19 @@ def test_a_fork_can_be_ended_as_usual_and_alone() -> None:
         assert line_of(worker) == "up"
         assert line_of(worker) == str(-signal.SIGTERM)
         assert worker.wait(180) == 0, "it was not meant"
+
+
+def test_a_program_that_it_starts_can_be_ended() -> None:
+    with python(head(STARTED), 0.1) as worker:
+        assert [line_of(worker), line_of(worker)] == ["up", "True"]
+
+
+def test_a_handler_of_the_users_is_left_to_itself() -> None:
+    with python(head(HANDLED), 0.01) as worker:
+        assert [line_of(worker), line_of(worker)] == ["up", "own"]
+        worker.send_signal(signal.SIGTERM)
+        assert line_of(worker) == "handled"
+        assert worker.stdin is not None
+        worker.stdin.write("end\n")
+        worker.stdin.flush()
+        assert worker.wait(180) == 0

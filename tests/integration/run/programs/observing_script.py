@@ -1,0 +1,34 @@
+"""A training script that writes down what it finds in its process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+rank = os.environ["RANK"]
+logging.basicConfig(filename=f"log-{rank}.txt", format="%(message)s")
+logging.info("below the default level")
+logging.warning("of rank %s", rank)
+
+CHILD = "import signal, sys; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+helper = Path("tools/helper.py").absolute()
+found = {
+    "name": multiprocessing.current_process().name,
+    "has_parent": multiprocessing.parent_process() is not None,
+    "start_method": multiprocessing.get_start_method(allow_none=True),
+    "is_main_thread_blocked": bool(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "can_end_children": subprocess.check_output([sys.executable, "-c", CHILD], text=True).strip(),
+    "helper": subprocess.check_output([sys.executable, str(helper)], text=True).strip(),
+    "random": [random.random(), torch.rand(1).item(), torch.initial_seed()],
+}
+multiprocessing.set_start_method("spawn")
+Path(f"found-{rank}.json").write_text(json.dumps(found))
