@@ -94,6 +94,15 @@ def announced(
     return max(saves, default=None)
 
 
+def announced_instead(
+    store: Store, generation: Generation, save: SaveId, epoch: int
+) -> AnnouncedSave | None:
+    """Return the save of the same or a later step that was announced after `save`, which no node
+    makes any longer then; None if there is none. Arguments and errors are those of `announced`."""
+    now = announced(store, save.run, generation, epoch)
+    return now if now is not None and now.save != save and now.save.step >= save.step else None
+
+
 def _read(store: Store, key: str) -> Lease | None:
     try:
         return load_lease(store.storage.get(key), key)

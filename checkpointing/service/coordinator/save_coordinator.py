@@ -22,6 +22,7 @@ from checkpointing.service.coordinator.save_announcement import (
     AnnouncedSave,
     SaveFate,
     announced,
+    announced_instead,
     fate_of_save,
     is_announced,
     last_epoch,
@@ -380,15 +381,12 @@ class SaveCoordinator:
             ImpossibleSaveError, LeaderMovedError: the leader no longer makes this save.
         """
         save = attempt.save
-        now = announced(self.store, self._run, attempt.generation, attempt.epoch)
-        if now is None or now.save == save:
+        now = announced_instead(self.store, attempt.generation, save, attempt.epoch)
+        if now is None:
             return
         if now.save.step == save.step and now.epoch > attempt.epoch:
             raise LeaderMovedError(f"{save.id} continues as {now.save.id}")
-        if now.save.step >= save.step:
-            raise ImpossibleSaveError(
-                f"{save.id}: the save leader has continued with {now.save.id}"
-            )
+        raise ImpossibleSaveError(f"{save.id}: the save leader has continued with {now.save.id}")
 
     def remember(self, save: SaveId, created: float, raw_bytes: int) -> None:
         """Record that a save is committed."""

@@ -11,7 +11,7 @@ from checkpointing.format.manifest import ManifestContent
 from checkpointing.format.object_keys import SaveId
 from checkpointing.service.coordinator.save_announcement import (
     SaveFate,
-    announced,
+    announced_instead,
     fate_of_save,
     last_epoch,
     newest_committed,
@@ -202,8 +202,8 @@ class SaveLeader:
         Raises:
             LeaderMovedError: another node leads this save, or a later one.
         """
-        now = announced(self._store, self._run, self._generation, self._epoch)
-        if now is not None and now.epoch > self._epoch and now.save.step >= save.step:
+        now = announced_instead(self._store, self._generation, save, self._epoch)
+        if now is not None and now.epoch > self._epoch:
             self.give_up(save)
             raise LeaderMovedError(f"{save.id} continues as {now.save.id}")
 

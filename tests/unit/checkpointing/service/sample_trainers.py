@@ -22,11 +22,11 @@ def snapshot(
 
 
 class Trainer:
-    """One that sits in a hall, with three slots."""
+    """A trainer that is registered, with three slots."""
 
     def __init__(
         self,
-        hall: SnapshotRegistry,
+        registry: SnapshotRegistry,
         rank: int = 0,
         generation: Generation = FIRST,
         *,
@@ -34,9 +34,9 @@ class Trainer:
         slots: int = 3,
         ranks: frozenset[int] = frozenset([0, 1]),
     ) -> None:
-        self.registry, self.rank, self.generation = hall, rank, generation
+        self.registry, self.rank, self.generation = registry, rank, generation
         self.heard: list[dict[str, Any]] = []
-        self.seated = hall.join(rank, ranks, generation, self.notify, connection)
+        self.seated = registry.join(rank, ranks, generation, self.notify, connection)
         self.arena = Arena.create(slots * SLOT)
         self.slots = slots
 

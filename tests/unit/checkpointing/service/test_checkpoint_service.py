@@ -1,4 +1,4 @@
-"""The service in this process: a hall, a worker and a store; trainers sit in the hall."""
+"""The service in this process: a registry, a worker and a store, with registered trainers."""
 
 from __future__ import annotations
 

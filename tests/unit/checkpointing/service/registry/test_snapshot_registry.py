@@ -1,4 +1,5 @@
-"""The hall: who sits where, what is held, and what becomes of it. Without sockets and stores."""
+"""The registry: which rank has which slots, what is held, and what becomes of it. Without sockets
+and stores."""
 
 from __future__ import annotations
 
@@ -12,21 +13,12 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.registry import snapshot_registry
-from checkpointing.service.registry import snapshot_registry as registry_module
 from checkpointing.service.registry.generation_state import GenerationState
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
 from tests.unit.checkpointing.service.sample_trainers import FIRST, SECOND, SLOT, Trainer, snapshot
 
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in (
-        ("HANDOVER_S", snapshot_registry),
-        ("LEFT_S", snapshot_registry),
-        ("REJOIN_S", registry_module),
-    ):
-        monkeypatch.setattr(module, name, 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture
@@ -207,7 +199,7 @@ class TestReading:
     def test_a_drain_does_not_wait_for_long(
         self, hall: SnapshotRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(registry_module, "HURRY_S", 0.0)
+        monkeypatch.setattr(snapshot_registry, "HURRY_S", 0.0)
         Trainer(hall).register_arena()
         hall.drain(3600.0)
         with hall.reading(FIRST, 0, 1) as taken:

@@ -1,4 +1,5 @@
-"""The hall, for ranks whose states come in buckets: what is kept of them, and when one is lost."""
+"""The registry, for ranks whose states come in buckets: what is kept of them, and when one is
+lost."""
 
 from __future__ import annotations
 
@@ -8,25 +9,15 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
-from checkpointing.service.registry import snapshot_registry
-from checkpointing.service.registry import snapshot_registry as registry_module
 from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
 from checkpointing.staging.arena import Arena
 from tests.unit.checkpointing.service.sample_trainers import FIRST, SLOT, Trainer, snapshot
 
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
 BYTES = 32  # of the one part that a state here has
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in (
-        ("HANDOVER_S", snapshot_registry),
-        ("LEFT_S", snapshot_registry),
-        ("REJOIN_S", registry_module),
-    ):
-        monkeypatch.setattr(module, name, 0.0)
 
 
 class Streaming(Trainer):
@@ -50,46 +41,46 @@ class Streaming(Trainer):
 
 
 @pytest.fixture
-def hall() -> SnapshotRegistry:
+def registry() -> SnapshotRegistry:
     return SnapshotRegistry()
 
 
 @pytest.fixture
-def trainer(hall: SnapshotRegistry) -> Streaming:
-    made = Streaming(hall)
+def trainer(registry: SnapshotRegistry) -> Streaming:
+    made = Streaming(registry)
     made.register_arena()
     return made
 
 
 def test_a_state_is_wanted_before_it_is_whole_and_held_once_it_is(
-    hall: SnapshotRegistry, trainer: Streaming
+    registry: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
-    assert hall.snapshots() == []
-    course = hall.next_generation()
-    assert course is not None
-    assert hall.wanted(course) == [1]
+    assert registry.snapshots() == []
+    current = registry.next_generation()
+    assert current is not None
+    assert registry.wanted(current) == [1]
     trainer.fill(1)
-    assert [state for _, state in hall.snapshots()] == [SlotState.WAITING]
-    assert hall.not_durable() == []  # there is nothing whole to copy to anywhere
-    with hall.reading(FIRST, 0, 1) as taken:
+    assert [state for _, state in registry.snapshots()] == [SlotState.WAITING]
+    assert registry.not_durable() == []  # there is nothing whole to copy to anywhere
+    with registry.reading(FIRST, 0, 1) as taken:
         assert taken is not None
         assert taken.stream is not None
         pieces = [piece for piece in taken.stream.pieces(lambda: False) if piece is not None]
         assert [piece.name for piece in pieces] == ["model/w"]
         taken.stream.done(BYTES)
     assert trainer.kinds("emptied") == [1]
-    hall.settled(course, 1)
+    registry.settled(current, 1)
     assert trainer.unread() == []
 
 
 def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
-    hall: SnapshotRegistry, trainer: Streaming
+    registry: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
     trainer.fill(1)
     trainer.begin(2)
-    with hall.reading(FIRST, 0, 2) as taken:
+    with registry.reading(FIRST, 0, 2) as taken:
         assert taken is not None
         assert taken.stream is not None
         coming = taken.stream.pieces(lambda: False)
@@ -97,50 +88,50 @@ def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
         trainer.leave()
         with pytest.raises(ImpossibleSaveError, match="its trainer has ended"):
             next(coming)
-    assert [(one.step, state) for one, state in hall.snapshots()] == [(1, SlotState.WAITING)]
-    with hall.reading(FIRST, 0, 2) as taken:
+    assert [(one.step, state) for one, state in registry.snapshots()] == [(1, SlotState.WAITING)]
+    with registry.reading(FIRST, 0, 2) as taken:
         assert taken is None
-    assert Streaming(hall, connection=1).seated.fd is None, "there is nothing to be loaded from"
+    assert Streaming(registry, connection=1).seated.fd is None, "there is nothing to be loaded from"
 
 
 def test_what_its_trainer_gives_up_is_not_waited_for(
-    hall: SnapshotRegistry, trainer: Streaming
+    registry: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
-    hall.unstaged(0, trainer.notify, 1, 0)
+    registry.unstaged(0, trainer.notify, 1, 0)
     assert trainer.unread() == ["its trainer has given it up"]
-    with hall.reading(FIRST, 0, 1) as taken:
+    with registry.reading(FIRST, 0, 1) as taken:
         assert taken is None
     with pytest.raises(ServiceError, match="is no longer being read"):
         trainer.fill(1)
 
 
 def test_what_cannot_be_saved_is_not_read_on_and_why_is_told(
-    hall: SnapshotRegistry, trainer: Streaming
+    registry: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
-    course = hall.next_generation()
-    assert course is not None
-    hall.begin(course, 1)
-    hall.set_state(course, 1, SlotState.LOST, "another rank has failed")
+    current = registry.next_generation()
+    assert current is not None
+    registry.begin(current, 1)
+    registry.set_state(current, 1, SlotState.LOST, "another rank has failed")
     assert trainer.unread() == ["another rank has failed"]
 
 
 def test_a_service_that_was_started_again_has_nothing_to_read(
-    hall: SnapshotRegistry, trainer: Streaming
+    registry: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.put(1, 0)
-    with hall.reading(FIRST, 0, 1) as taken:
+    with registry.reading(FIRST, 0, 1) as taken:
         assert taken is not None
         assert taken.stream is not None
         with pytest.raises(ImpossibleSaveError, match="the service that was reading it died"):
             next(taken.stream.pieces(lambda: False))
 
 
-def test_slots_have_no_streams(hall: SnapshotRegistry) -> None:
-    trainer = Trainer(hall).register_arena()
+def test_slots_have_no_streams(registry: SnapshotRegistry) -> None:
+    trainer = Trainer(registry).register_arena()
     with pytest.raises(ServiceError, match="has not registered buckets"):
-        hall.stream(0, trainer.notify, snapshot())
+        registry.stream(0, trainer.notify, snapshot())
 
 
 def test_buckets_have_to_be_in_the_memory() -> None:
