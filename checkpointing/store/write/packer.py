@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from checkpointing.codec import Codec, EncodeBudget
@@ -93,12 +92,7 @@ class ChunkPacker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown(cancel_futures=kind is not None)
 
     def _begin(self) -> None:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 _LOOK_S = 0.002  # between two tries
 _MARK_S = 1.0
@@ -73,12 +72,7 @@ class FileLock:
     def __enter__(self) -> "FileLock":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

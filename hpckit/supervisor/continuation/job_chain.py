@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from checkpointing.events import CheckpointCommitted
 from hpckit.events.event_log import Event, EventLog
@@ -97,12 +96,7 @@ class JobChain:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Cancels the successor unless it is kept. If the block failed with an exception that no
         verdict accounts for, the successor is kept: the failure may pass, and successive failing
         jobs are counted."""
