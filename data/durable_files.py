@@ -73,7 +73,7 @@ def _acquire(path: Path, within_s: float | None) -> tuple[int, bool]:
         except OSError as error:
             _log.warning("%s: cannot lock it (%s), continuing without a lock", path, error)
             return fd, False
-        if _is_file(fd, path):
+        if is_open_at(fd, path):
             return fd, True
         os.close(fd)  # the last holder removed the file in the meantime: lock the new one
 
@@ -93,7 +93,8 @@ def _lock(fd: int, until_s: float | None) -> None:
         time.sleep(_LOOK_S)
 
 
-def _is_file(fd: int, path: Path) -> bool:
+def is_open_at(fd: int, path: Path) -> bool:
+    """Return whether the open file `fd` is the one that `path` names now."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

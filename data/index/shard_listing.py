@@ -1,9 +1,9 @@
 """From the shards as a user gives them for a dataset to their paths and URLs."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from data.errors import DataError
 from data.index import shard_access
@@ -13,7 +13,7 @@ from data.index.shard_patterns import expand_ranges, find_shards
 from data.source.address import split_query
 
 Shards: TypeAlias = str | Path | Sequence[str | Path]
-
+FileT = TypeVar("FileT")
 
 _GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
 """What no name of an object has, as far as anybody names them: `*`, and ranges such as `[0-9]`."""
@@ -56,6 +56,32 @@ def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
             raise DataError(f"shard {shard} is given twice; its samples would be used twice")
         seen.add(name)
     return found
+
+
+def items_of(shards: Shards) -> list[str]:
+    """Return the items of `shards` as text, paths without the scheme `file://`."""
+    items = [shards] if isinstance(shards, str | Path) else shards
+    return [str(item).removeprefix("file://") for item in items]
+
+
+def files_of_items(
+    items: Sequence[str], files_of: Callable[[str], list[FileT] | None], kind: str
+) -> list[FileT] | None:
+    """Return the files of all items; None if those of no item are of this kind.
+
+    Args:
+        files_of: returns the files of an item; None if they are of another kind.
+        kind: what one is called in the error, such as "a table".
+
+    Raises DataError if those of only some items are of this kind.
+    """
+    found = [files_of(item) for item in items]
+    if all(files is None for files in found):
+        return None
+    for item, files in zip(items, found, strict=True):
+        if files is None:
+            raise DataError(f"{item} is not {kind}, and other shards are; open them separately")
+    return [file for files in found for file in files or ()]
 
 
 def is_folder_of_tars(folder: Path) -> bool:

@@ -1,6 +1,6 @@
 """The files of a cache folder: their names and permission marks, records beside them, kernel locks,
 file handles, the type of the file system, and disk failures.
 
-This package imports data.source (address, protocol, file) and data.cache.cache_metrics, and nothing
-else of data.cache.
+This package imports data.durable_files, data.source (address, protocol, file) and
+data.cache.cache_metrics, and nothing else of data.cache.
 """

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data.durable_files import is_open_at
+
 _LOOK_S = 0.002  # between two tries
 _MARK_S = 1.0
 
@@ -43,7 +45,7 @@ class FileLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_file(fd, path):
+            if is_open_at(fd, path):
                 return cls(fd, path)
         except BlockingIOError:
             pass
@@ -119,10 +121,3 @@ def mark_used(fd: int) -> None:
             if time.monotonic() > until_s:
                 return
         time.sleep(_LOOK_S)
-
-
-def _is_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False

@@ -23,29 +23,15 @@ from data.index.record_files.record_file import (
     take,
 )
 
-_NUMPY: tuple[str, ...] = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
+_NUMPY = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bool"),
 )
-_NUMPY += ("float32", "float64", "complex64", "complex128", "bool")
-_TORCH: tuple[str, ...] = (
-    "float32",
-    "float32",
-    "float64",
-    "float64",
-    "complex64",
-    "complex64",
-    "complex128",
+_TORCH = (
+    *("float32", "float32", "float64", "float64", "complex64", "complex64", "complex128"),
+    *("complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32"),
+    *("int32", "int64", "int64", "bool", "uint16"),
 )
-_TORCH += ("complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32")
-_TORCH += ("int32", "int64", "int64", "bool", "uint16")
 """The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
 _BYTES = ("bytes", "jpeg", "file", "video", "tifffile")
 _ARRAYS = {"numpy": _NUMPY, "no_header_numpy": _NUMPY, "tensor": _TORCH, "no_header_tensor": _TORCH}

@@ -25,17 +25,10 @@ from data.index.record_files.record_file import (
 )
 
 _BYTES = ("bytes", "jpeg", "png")
-_SCALARS: tuple[str, ...] = (
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
+_SCALARS = (
+    *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64"),
 )
-_SCALARS += ("float16", "float32", "float64")
 _TEXTS = {"str_int": int, "str_float": float, "str_decimal": Decimal}
 _DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32"}
 _DTYPES |= {33: "int32", 34: "float32", 64: "uint64", 65: "int64", 66: "float64"}

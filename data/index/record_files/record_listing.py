@@ -12,7 +12,7 @@ from data.index.record_files.litdata_files import is_litdata, open_litdata
 from data.index.record_files.mds_files import is_mds, open_mds
 from data.index.record_files.record_file import RecordFile
 from data.index.record_files.record_manifest import RecordManifest
-from data.index.shard_listing import Shards, is_folder_of_tars
+from data.index.shard_listing import Shards, files_of_items, is_folder_of_tars, items_of
 from data.index.shard_patterns import find_files, refuse_twice
 
 INDEX = "index.json"
@@ -27,16 +27,10 @@ def open_record_files(shards: Shards, unpack: Unpack) -> RecordManifest | None:
     JSON (`.jsonl`, `.ndjson`), a folder of them, or a glob or `{0..9}` range. Raises DataError for
     what cannot be read so, and if only some items are files of records.
     """
-    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
-    found = [_files(item.removeprefix("file://"), unpack) for item in items]
-    if all(files is None for files in found):
+    items = items_of(shards)
+    records = files_of_items(items, lambda item: _files(item, unpack), "a file of records")
+    if records is None:
         return None
-    for item, files in zip(items, found, strict=True):
-        if files is None:
-            raise DataError(
-                f"{item} is not a file of records, and other shards are; open them separately"
-            )
-    records = [one for files in found for one in files or ()]
     refuse_twice((one.file.path for one in records), "records")
     if not sum(one.count for one in records):
         raise NoShardsError(f"no records: looked for them in {', '.join(items)}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
-from data.index.shard_listing import Shards, is_folder_of_tars
+from data.index.shard_listing import Shards, files_of_items, is_folder_of_tars, items_of
 from data.index.shard_patterns import find_files, refuse_twice
 from data.index.table_files.table_file import TableFile, open_arrow, open_parquet
 from data.index.table_files.table_manifest import TableManifest
@@ -24,16 +24,12 @@ def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | N
     files of tokens otherwise. Raises DataError for what cannot be read so, if tables have other
     columns than the first one, and if only some items are tables.
     """
-    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
-    found = [_files(item.removeprefix("file://"), rows) for item in items]
-    if all(files is None for files in found):
+    items = items_of(shards)
+    paths = files_of_items(items, lambda item: _files(item, rows), "a table")
+    if paths is None:
         if rows:
             raise DataError(f"{', '.join(items)}: not a table, of which rows=True reads the rows")
         return None
-    for item, files in zip(items, found, strict=True):
-        if files is None:
-            raise DataError(f"{item} is not a table, and other shards are; open them separately")
-    paths = [pair for files in found for pair in files or ()]
     refuse_twice((path for path, _ in paths), "rows")
     tables = [open_(path) for path, open_ in paths]
     for table in tables:
@@ -50,11 +46,10 @@ def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | N
 def is_arrow(shards: Shards) -> bool:
     """Return whether an item is an `.arrow` file, or a folder that `save_to_disk` of Hugging Face's
     datasets wrote, whose rows are samples or tokens as the reader says."""
-    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
     return any(
         not shard_access.is_url(item)
         and (item.endswith(ARROW) or arrow_files.is_saved_dataset(Path(item).expanduser()))
-        for item in (one.removeprefix("file://") for one in items)
+        for item in items_of(shards)
     )
 
 

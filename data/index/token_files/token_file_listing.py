@@ -6,7 +6,7 @@ from pathlib import Path
 from data.errors import DataError
 from data.index import shard_access
 from data.index.manifest import is_manifest
-from data.index.shard_listing import Shards
+from data.index.shard_listing import Shards, files_of_items, items_of
 from data.index.shard_patterns import find_files, refuse_twice
 from data.index.token_files import arrow_files, flat_file, megatron_files
 from data.index.token_files.token_documents import TokenDocuments
@@ -27,20 +27,14 @@ def open_token_files(shards: Shards, options: TokenFiles | None = None) -> Token
     or `{0..9}` range of files. Raises DataError for files that cannot be read so, and for `options`
     that are given for other shards.
     """
-    items = _items(shards)
-    found = [_files(item) for item in items]
+    items = items_of(shards)
+    paths = files_of_items(items, _files, "a token file")
     given = options or TokenFiles()
-    if all(files is None for files in found):
+    if paths is None:
         for item in items:
             reason = "it is not a token file: a .bin, a .bin with .idx, or a folder of save_to_disk"
             given.refuse(item, reason, "dtype", "end_of_text", "column")
         return None
-    for item, files in zip(items, found, strict=True):
-        if files is None:
-            raise DataError(
-                f"{item} is not a token file, and other shards are; open them separately"
-            )
-    paths = [pair for files in found for pair in files or ()]
     refuse_twice((path for path, _ in paths), "documents")
     return TokenManifest([open_(path, given) for path, open_ in paths], ", ".join(items))
 
@@ -48,12 +42,7 @@ def open_token_files(shards: Shards, options: TokenFiles | None = None) -> Token
 def first_token_file(shards: Shards) -> str | None:
     """Return the first item of `shards` that is a token file, None if there is none. Raises
     DataError."""
-    return next((item for item in _items(shards) if _files(item) is not None), None)
-
-
-def _items(shards: Shards) -> list[str]:
-    items = [shards] if isinstance(shards, str | Path) else shards
-    return [str(item).removeprefix("file://") for item in items]
+    return next((item for item in items_of(shards) if _files(item) is not None), None)
 
 
 def _files(item: str) -> list[tuple[Path, _Open]] | None:

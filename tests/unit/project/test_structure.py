@@ -155,6 +155,7 @@ MAY_IMPORT_INSIDE = {
     "data.order": {"data.errors"},
     "data.cache": {
         *("data.errors", "data.keyword_options", "data.source", "data.index"),
+        "data.durable_files",
         "checkpointing.errors",  # this and the next ones for the caches of other nodes
         *("checkpointing.authenticated_channel", "checkpointing.channel_listener"),
     },
