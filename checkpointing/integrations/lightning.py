@@ -25,8 +25,7 @@ except ImportError as error:
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.integrations.final_save import make_room
 from checkpointing.integrations.framework_versions import refuse_older
-from checkpointing.integrations.lightning_batches import skip
-from checkpointing.integrations.lightning_loaders import Loaders
+from checkpointing.integrations.lightning_loaders import Loaders, skip
 from checkpointing.integrations.lightning_progress import (
     LightningProgress,
     gather,

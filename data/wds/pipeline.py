@@ -1,6 +1,8 @@
-"""A running pipeline in one process: its stream is opened, and items are made step by step."""
+"""A running pipeline in one process: its stream is opened, items are made step by step, and the
+time of reads, stages and the consumer is measured."""
 
 import os
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,12 +13,54 @@ from data.read.sample_stream import SampleStream, store_counts
 from data.wds import pipeline_cursor, ranks_and_workers
 from data.wds.pass_steps import PassSteps
 from data.wds.pipeline_cursor import Cursor, PipelineState
-from data.wds.pipeline_metrics import MeteredPass
 from data.wds.pipeline_settings import PipelineSettings
 from data.wds.pipeline_source import ShareRead, ShareReader, after_fork
 from data.wds.stages.sample_seeds import Seeder
 from data.wds.stages.stage_plan import inexact_stages
 from data.wds.stages.stage_runner import InexactRunner, PipelineItem, StageErrorPolicy, StageRunner
+
+
+class MeteredPass:
+    """The meter of one pass. A consumer that asks for an item waits for its bytes, then for the
+    stages, in one thread."""
+
+    def __init__(self, meter: LoaderMeter) -> None:
+        self._meter = meter
+        self._waited_s = 0.0  # for bytes
+
+    def reads(self, reads: Iterator[ShareRead]) -> Iterator[ShareRead]:
+        """Yield the reads, and count the time waited for them."""
+        while True:
+            began_s = time.perf_counter()
+            read = next(reads, None)
+            self._waited_s += time.perf_counter() - began_s
+            if read is None:
+                return
+            self._meter.read(read.batch, read.times)
+            yield read
+
+    def made(
+        self, made: Generator[PipelineItem, None, None]
+    ) -> Generator[PipelineItem, None, None]:
+        """Yield the items made of `reads`, and count the rest of the time as work of the stages."""
+        last_s = time.perf_counter()
+        try:
+            while True:
+                began_s, bytes_s = time.perf_counter(), self._waited_s
+                one = next(made, None)
+                now_s = time.perf_counter()
+                wait_s = now_s - began_s
+                self._meter.waited(
+                    wait_s=wait_s,
+                    elapsed_s=now_s - last_s,
+                    transform_s=max(0.0, wait_s - (self._waited_s - bytes_s)),
+                )
+                last_s = now_s
+                if one is None:
+                    return
+                yield one
+        finally:
+            made.close()
 
 
 class WdsPipeline:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.default_command import DefaultCommandGroup
+from hpckit.cli.common.command_groups import DefaultCommandGroup
 from hpckit.cli.common.exit_status import FOUND
 from hpckit.cli.common.run_argument import JsonOption
 

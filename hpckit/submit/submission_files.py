@@ -24,9 +24,9 @@ from hpckit.config.spec_parser import dump_amended_spec, dump_spec
 from hpckit.earlier_names import current
 from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.configured_paths import configured_paths
+from hpckit.rundir.code_snapshot.imported_files import run_files
 from hpckit.rundir.code_snapshot.left_out import describe_left_out
 from hpckit.rundir.code_snapshot.project_files import ProjectFiles, list_project
-from hpckit.rundir.code_snapshot.run_modules import run_files
 from hpckit.rundir.code_snapshot.snapshot import (
     PACKAGES,
     CodeSnapshot,

@@ -19,10 +19,11 @@ from hpckit.events.schema import AttentionChosen, ParametersRead
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
 from hpckit.trainer.batches.loaders import build_validation, open_loader
-from hpckit.trainer.batches.shorter_sequences import cut, shorter
 from hpckit.trainer.batches.token_windows import (
     count_of,
+    cut,
     next_token_batch,
+    shorter,
     stack,
     stack_contiguous,
     stack_offsets,

@@ -53,7 +53,7 @@ from hpckit.trainer.batches.step_source import (
     StepSourceOptions,
 )
 from hpckit.trainer.certification.computation_check import ComputationCheck
-from hpckit.trainer.certification.past_differences import PastDifferences
+from hpckit.trainer.certification.doubtful_checkpoints import PastDifferences
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import Value, means_of
 from hpckit.trainer.precision.canary import build_canary

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli.common.deferred_group import DeferredGroup
+from hpckit.cli.common.command_groups import DeferredGroup
 from hpckit.cli.common.exit_status import TOLD
 
 HELP = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli.common.default_command import DefaultCommandGroup
+from hpckit.cli.common.command_groups import DefaultCommandGroup
 from hpckit.cli.drill.campaign import campaign, judge
 from hpckit.cli.drill.single_fault import single
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli.common.default_command import DefaultCommandGroup
+from hpckit.cli.common.command_groups import DefaultCommandGroup
 from hpckit.cli.evaluation.ls import ls
 from hpckit.cli.evaluation.run import run
 

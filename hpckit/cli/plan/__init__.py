@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from hpckit.cli.common.default_command import DefaultCommandGroup
+from hpckit.cli.common.command_groups import DefaultCommandGroup
 from hpckit.cli.plan.estimate import estimate
 from hpckit.cli.plan.simulate import simulate
 

@@ -15,17 +15,23 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.linalg import matrix_norm
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from hpckit.torch_internals import foreach_lerp, foreach_lerp_, foreach_mul_
 from hpckit.trainer.optim.gathered_matrices import MatrixGather
-from hpckit.trainer.optim.newton_schulz import orthogonalised
 from hpckit.trainer.parallel.local_tensor import local
 
 RMS = 0.2
 """Root mean square of an update at a learning rate of 1. It is about that of AdamW (Liu et al.
 2025, section 2.2), so that one learning rate fits both."""
+ITERATIONS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Iterations of Newton-Schulz, and the coefficients of their polynomial a x + b x^3 + c x^5, which
+moves values in (0, 1] towards 1. It is steep at 0, so that few iterations suffice, but the values
+end anywhere from about 0.7 to 1.2 (Jordan et al. 2024)."""
+_LEAST = 1e-7  # least norm to divide by
 
 
 class Muon(Optimizer):
@@ -105,3 +111,23 @@ class Muon(Optimizer):
             lr=group["lr"],
             **{name: group[name] for name in ("beta1", "beta2", "eps", "weight_decay")},
         )
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """Return `matrices` with all singular values near 1, by Newton-Schulz iterations in bf16.
+
+    Args:
+        matrices: (..., rows, columns).
+
+    Returns:
+        bf16 of the same shape.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.float().mT if is_tall else matrices.float()
+    x = (x / matrix_norm(x, keepdim=True).clamp(min=_LEAST)).bfloat16()
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    out: Tensor = x.mT if is_tall else x
+    return out

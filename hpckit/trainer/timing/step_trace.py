@@ -17,12 +17,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from hpckit.torch_internals import DeviceType, is_profiler_enabled
-from hpckit.trainer.timing.time_intervals import Span, length, outside
 
 log = logging.getLogger(__name__)
 
 FIRST_COST_S = 0.2
 """Seconds that the first trace is assumed to cost."""
+Span = tuple[int, int]
+"""The begin and the end of an interval, in any unit."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +163,25 @@ def computation_and_collectives(events: Iterable[ProfilerEvent]) -> tuple[list[S
 
 def _spans(events: Iterable[ProfilerEvent]) -> list[Span]:
     return [(event.start_ns(), event.end_ns()) for event in events]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the union of the spans as ordered spans that neither touch nor overlap."""
+    found: list[Span] = []
+    for begin, end in sorted(span for span in spans if span[0] < span[1]):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def length(spans: Iterable[Span]) -> int:
+    """Return the length of the union of the spans."""
+    return sum(end - begin for begin, end in merged(spans))
+
+
+def outside(spans: Iterable[Span], others: Iterable[Span]) -> int:
+    """Return the length of the union of `spans` without that of `others`."""
+    covered = list(others)
+    return length([*spans, *covered]) - length(covered)

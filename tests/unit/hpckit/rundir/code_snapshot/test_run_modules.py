@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.rundir.code_snapshot.run_modules import run_files
+from hpckit.rundir.code_snapshot.imported_files import run_files
 from tests.unit.hpckit.rundir.code_snapshot.test_imported_files import project
 from tests.unit.hpckit.specs_and_processes import make_spec
 

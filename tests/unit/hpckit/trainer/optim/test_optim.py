@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from hpckit.config.spec import OptimSpec
 from hpckit.trainer.models.model_builder import make
 from hpckit.trainer.optim import build_ema, build_optimizer, lr_factor, set_lr
-from hpckit.trainer.optim.muon import Muon
-from hpckit.trainer.optim.newton_schulz import orthogonalised
+from hpckit.trainer.optim.muon import Muon, orthogonalised
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 VALUES: dict[str, Any] = {

@@ -12,8 +12,8 @@ from data import Loader, mixed, open_dataset
 from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.event_log import EventLog
 from hpckit.trainer.batches.step_source import StepSource
-from hpckit.trainer.certification import past_differences
-from hpckit.trainer.certification.past_differences import PastDifferences
+from hpckit.trainer.certification import doubtful_checkpoints
+from hpckit.trainer.certification.doubtful_checkpoints import PastDifferences
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.spikes import past_rollbacks
 from hpckit.trainer.spikes.past_rollbacks import PastRollbacks
@@ -25,7 +25,7 @@ SIZES = {"large": 40, "small": 6}
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without other ranks."""
-    for module in (past_rollbacks, past_differences):
+    for module in (past_rollbacks, doubtful_checkpoints):
         monkeypatch.setattr(module, "rows_of_rank_0", lambda rows, width: [*map(list, rows)])
 
 

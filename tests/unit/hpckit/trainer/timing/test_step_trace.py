@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._autograd import DeviceType
 
-from hpckit.trainer.timing.step_trace import StepTracer, computation_and_collectives, is_trace_due
-from hpckit.trainer.timing.time_intervals import length, merged, outside
+from hpckit.trainer.timing.step_trace import (
+    StepTracer,
+    computation_and_collectives,
+    is_trace_due,
+    length,
+    merged,
+    outside,
+)
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
