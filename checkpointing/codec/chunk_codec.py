@@ -9,7 +9,7 @@ from checkpointing.codec.algorithms.changed_rows import decode_rows, encode_rows
 from checkpointing.codec.algorithms.constant_words import decode_constant, encode_constant
 from checkpointing.codec.algorithms.magnitude_groups import decode_groups, encode_groups
 from checkpointing.codec.algorithms.word_transforms import WordSeries, WordTransform, as_words
-from checkpointing.codec.algorithms.zstd_frames import FAST, compress, decompress
+from checkpointing.codec.algorithms.zstd_frames import compress, decompress
 from checkpointing.codec.word_layout import Codec, WordLayout
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.storage.interface import Buffer
@@ -17,9 +17,7 @@ from checkpointing.storage.interface import Buffer
 MAX_RAW = 1 << 31  # bytes of a chunk: lengths in blobs are u32
 
 
-def encode(
-    codec: Codec, raw: Buffer, layout: WordLayout, base: Buffer | None = None, level: int = FAST
-) -> Buffer:
+def encode(codec: Codec, raw: Buffer, layout: WordLayout, base: Buffer | None = None) -> Buffer:
     """Returns `raw` encoded by `codec`. The result is larger than `raw` by at most 256 bytes (1 KiB
     for GROUPS) plus a ten-thousandth.
 
@@ -30,7 +28,6 @@ def encode(
             itself.
         base: as many bytes of the same layout. DELTA and GROUPS need it; with ROWS, unchanged rows
             equal those of the base instead of zeros. Other codecs ignore it.
-        level: zstd's level. Level 1 is fast, and has its own strategy for byte planes.
 
     Raises:
         ValueError: `raw` has more than 2 GiB; lengths do not fit each other or the layout; CONSTANT
@@ -45,7 +42,7 @@ def encode(
         raise ValueError(f"{len(raw)} bytes are not a whole number of {layout.word}-byte words")
     if base is not None and len(base) != len(raw):
         raise ValueError(f"a base of {len(base)} bytes does not fit {len(raw)} bytes")
-    return _ENCODERS[codec](raw, layout, base, level)
+    return _ENCODERS[codec](raw, layout, base)
 
 
 def decode(
@@ -89,33 +86,33 @@ def _need_bytes(name: str, data: Buffer | None) -> None:
         )
 
 
-def _encode_raw(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def _encode_raw(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     return raw
 
 
-def _encode_zstd(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
-    return compress(raw, level) if len(raw) else b""
+def _encode_zstd(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
+    return compress(raw) if len(raw) else b""
 
 
-def _encode_planes(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def _encode_planes(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     change = WordTransform.ROTATED if layout.is_float else WordTransform.PLAIN
-    return encode_body(WordSeries(as_words(raw, layout.word), change), level)
+    return encode_body(WordSeries(as_words(raw, layout.word), change))
 
 
-def _encode_delta(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def _encode_delta(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     if base is None:
         raise ValueError("codec DELTA needs a base chunk")
     words, before = as_words(raw, layout.word), as_words(base, layout.word)
-    return encode_body(WordSeries(words, WordTransform.ZIGZAG, before), level)
+    return encode_body(WordSeries(words, WordTransform.ZIGZAG, before))
 
 
-def _encode_groups(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def _encode_groups(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     if base is None:
         raise ValueError("codec GROUPS needs a base chunk")
-    return encode_groups(as_words(raw, layout.word), as_words(base, layout.word), level)
+    return encode_groups(as_words(raw, layout.word), as_words(base, layout.word))
 
 
-def _encode_constant(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def _encode_constant(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     return encode_constant(raw, layout.word)
 
 
@@ -156,7 +153,7 @@ def _decode_constant(
     decode_constant(stored, out, layout.word)
 
 
-_ENCODERS: dict[Codec, Callable[[Buffer, WordLayout, Buffer | None, int], Buffer]] = {
+_ENCODERS: dict[Codec, Callable[[Buffer, WordLayout, Buffer | None], Buffer]] = {
     Codec.RAW: _encode_raw,
     Codec.ZSTD: _encode_zstd,
     Codec.PLANES: _encode_planes,

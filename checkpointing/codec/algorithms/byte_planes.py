@@ -59,19 +59,18 @@ _WINDOWS, _WINDOW = 64, 64  # number of windows to sample before deciding, and w
 _View: TypeAlias = tuple[PlanePiece, Words]  # a piece of all words
 
 
-def encode_body(series: WordSeries, level: int) -> Buffer:
+def encode_body(series: WordSeries) -> Buffer:
     """Returns the body described above, larger than the words by at most 240 bytes plus a
     ten-thousandth.
 
     Args:
-        level: zstd's level; 1 uses a faster strategy.
     """
     if not len(series.words):
         return b""
     pieces = cut(_sampled(series))
     if series.change is WordTransform.ROTATED and not any(piece.coded for piece in pieces):
         series = WordSeries(series.words, WordTransform.PLAIN)
-    out, coded = _encode_pieces(series, pieces, level)
+    out, coded = _encode_pieces(series, pieces)
     head = PlaneHeader(pieces, series.change, [len(data) for data in coded])
     # a new array without other references
     out.resize(head.body_size(len(series.words)), refcheck=False)
@@ -128,7 +127,7 @@ def spread(words: Words) -> Words:
 
 
 def _encode_pieces(
-    series: WordSeries, pieces: Sequence[PlanePiece], level: int
+    series: WordSeries, pieces: Sequence[PlanePiece]
 ) -> tuple[NDArray[np.uint8], list[bytes]]:
     """Returns an array with the pieces that are stored as they are in their places, and the coded
     pieces."""
@@ -146,13 +145,13 @@ def _encode_pieces(
             views.append((piece, out[at:end].view(f"<u{piece.width}")))
             at = end
     _split(series, views)
-    return out, [_code(piece, view.view(np.uint8), level) for piece, view in views if piece.coded]
+    return out, [_code(piece, view.view(np.uint8)) for piece, view in views if piece.coded]
 
 
-def _code(piece: PlanePiece, plane: NDArray[np.uint8], level: int) -> bytes:
+def _code(piece: PlanePiece, plane: NDArray[np.uint8]) -> bytes:
     if piece.form is PieceEncoding.SPARSE:
-        return encode_sparse(plane, level)
-    return compress_plane(plane.data, level)
+        return encode_sparse(plane)
+    return compress_plane(plane.data)
 
 
 def _decode_pieces(stored: memoryview, head: PlaneHeader, count: int) -> list[_View]:

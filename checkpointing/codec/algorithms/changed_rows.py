@@ -31,7 +31,7 @@ from checkpointing.storage.interface import Buffer
 _HEAD = struct.Struct("<B3xII")
 
 
-def encode_rows(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
+def encode_rows(raw: Buffer, layout: WordLayout, base: Buffer | None) -> Buffer:
     """Returns the blob described above, larger than `raw` by at most 256 bytes plus a
     ten-thousandth.
 
@@ -53,7 +53,7 @@ def encode_rows(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int
         bits = b""
     words = rows.reshape(-1) if count == len(rows) else rows[kept].reshape(-1)
     change = WordTransform.ROTATED if layout.is_float else WordTransform.PLAIN
-    body = encode_body(WordSeries(words, change), level)
+    body = encode_body(WordSeries(words, change))
     return b"".join([_HEAD.pack(base is not None, layout.row, count), bits, body])
 
 

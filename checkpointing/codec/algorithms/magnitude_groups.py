@@ -40,7 +40,7 @@ _MOST = 8  # largest number of groups
 _FIXED, _LENGTH = 4, 4  # bytes
 
 
-def encode_groups(words: Words, base: Words, level: int) -> bytes:
+def encode_groups(words: Words, base: Words) -> bytes:
     """Returns the blob described above, larger than the words by at most 1 KiB plus a
     ten-thousandth.
 
@@ -55,7 +55,7 @@ def encode_groups(words: Words, base: Words, level: int) -> bytes:
         slice(None), np.empty_like(words)
     )
     bodies = [
-        encode_body(WordSeries(changed.take(places), WordTransform.PLAIN), level)
+        encode_body(WordSeries(changed.take(places), WordTransform.PLAIN))
         for places in _groups(magnitudes, limits)
     ]
     lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))

@@ -22,12 +22,12 @@ from checkpointing.errors import DamagedError
 _LENGTH = struct.Struct("<I")
 
 
-def encode_sparse(plane: NDArray[np.uint8], level: int) -> bytes:
+def encode_sparse(plane: NDArray[np.uint8]) -> bytes:
     """Returns the form described above."""
     there = plane != 0
-    bits = compress_plane(np.packbits(there, bitorder="little").data, level)
+    bits = compress_plane(np.packbits(there, bitorder="little").data)
     values = plane.take(np.flatnonzero(there))  # several times faster than plane[there]
-    frame = compress_plane(values.data, level) if len(values) else b""
+    frame = compress_plane(values.data) if len(values) else b""
     return b"".join([_LENGTH.pack(len(bits)), bits, frame])
 
 

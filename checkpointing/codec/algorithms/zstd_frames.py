@@ -16,13 +16,13 @@ import zstandard
 from checkpointing.errors import DamagedError
 from checkpointing.storage.interface import Buffer
 
-FAST = 1  # level
+_LEVEL = 1  # the fastest one above zero
 
 # A byte plane is skewed but hardly ever repeats, so it is the Huffman coder that makes it smaller.
 # A hash table this small still finds runs, and keeps the match finder from searching for anything
 # else, which takes longer and makes frames larger.
 _PLANE = zstandard.ZstdCompressionParameters(
-    compression_level=FAST,
+    compression_level=_LEVEL,
     strategy=zstandard.STRATEGY_FAST,
     window_log=17,
     hash_log=6,
@@ -34,25 +34,22 @@ _PLANE = zstandard.ZstdCompressionParameters(
 class _Coders(threading.local):
     def __init__(self) -> None:
         self.plane = zstandard.ZstdCompressor(compression_params=_PLANE)
-        self.by_level: dict[int, zstandard.ZstdCompressor] = {}
+        self.bytes = zstandard.ZstdCompressor(level=_LEVEL)
         self.decompressor = zstandard.ZstdDecompressor()
 
 
 _coders = _Coders()
 
 
-def compress(data: Buffer, level: int) -> bytes:
-    """Returns `data` as one frame, with zstd's own strategy at `level`."""
-    coder = _coders.by_level.get(level)
-    if coder is None:
-        coder = _coders.by_level[level] = zstandard.ZstdCompressor(level=level)
-    return coder.compress(data)
+def compress(data: Buffer) -> bytes:
+    """Returns `data` as one frame, with zstd's own strategy."""
+    return _coders.bytes.compress(data)
 
 
-def compress_plane(data: Buffer, level: int) -> bytes:
-    """Returns `data`, bytes of equal significance, as one frame; level 1 uses the strategy that
-    suits them best."""
-    return _coders.plane.compress(data) if level == FAST else compress(data, level)
+def compress_plane(data: Buffer) -> bytes:
+    """Returns `data`, bytes of equal significance, as one frame, with the strategy that suits them
+    best."""
+    return _coders.plane.compress(data)
 
 
 def decompress(frame: Buffer, size: int) -> bytes:

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 
 from checkpointing.codec.algorithms.constant_words import is_constant
-from checkpointing.codec.algorithms.zstd_frames import FAST
 from checkpointing.codec.chunk_codec import encode
 from checkpointing.codec.selection.codec_choice import CodecChoice, CodecChooser
 from checkpointing.codec.selection.codec_stats import CodecStats
@@ -30,12 +29,10 @@ class AdaptiveEncoder:
 
     Attributes:
         chooser: chooses codecs, with measurements over all saves.
-        level: zstd's level.
         stats: statistics over all saves.
     """
 
     chooser: CodecChooser = field(default_factory=CodecChooser)
-    level: int = FAST
     stats: CodecStats = field(default_factory=CodecStats)
 
     def encode(
@@ -62,7 +59,7 @@ class AdaptiveEncoder:
         """
         begun = time.perf_counter()
         way = self._way(kind, raw, layout, base, is_allowed=is_allowed)
-        data = encode(way.codec, raw, layout, base if way.on_base else None, self.level)
+        data = encode(way.codec, raw, layout, base if way.on_base else None)
         if len(data) >= len(raw):
             way, data = CodecChoice(Codec.RAW), raw
         seconds = time.perf_counter() - begun

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from checkpointing.codec.algorithms.zstd_frames import FAST
 from checkpointing.codec.chunk_codec import encode
 from checkpointing.codec.word_layout import Codec, WordLayout
 from checkpointing.storage.interface import Buffer
@@ -116,17 +115,15 @@ class CodecChooser:
         self,
         *,
         share: float = 0.05,
-        level: int = FAST,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """
         Args:
             share: share of the bytes that are sampled.
-            level: zstd's level.
             clock: clock for the cost of encoding; the CPU time of a thread does not depend on the
                 load.
         """
-        self._share, self._level, self._clock = share, level, clock
+        self._share, self._clock = share, clock
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
 
@@ -143,7 +140,7 @@ class CodecChooser:
         """Returns how to store this chunk, relative to a base only if there is one. Takes a sample
         if one is due."""
         if self._due(kind, len(raw), base is not None):
-            self._learn(kind, _measure(raw, layout, base, self._level, self._clock))
+            self._learn(kind, _measure(raw, layout, base, self._clock))
         with self._lock:
             measured = self._kinds[kind].measured
             # another thread is taking the first sample
@@ -173,7 +170,7 @@ class CodecChooser:
 
 
 def _measure(
-    raw: Buffer, layout: WordLayout, base: Buffer | None, level: int, clock: Callable[[], float]
+    raw: Buffer, layout: WordLayout, base: Buffer | None, clock: Callable[[], float]
 ) -> dict[CodecChoice, CodecMeasurement]:
     """Measure every choice on a part of the chunk."""
     part = sample(raw, layout)
@@ -181,7 +178,7 @@ def _measure(
     found: dict[CodecChoice, CodecMeasurement] = {}
     for way in _candidates(part, layout, before is not None):
         begun = clock()
-        stored = encode(way.codec, part, layout, before if way.on_base else None, level)
+        stored = encode(way.codec, part, layout, before if way.on_base else None)
         found[way] = CodecMeasurement(len(part), len(stored), clock() - begun)
     return found
 
