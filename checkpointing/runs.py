@@ -19,7 +19,6 @@ from checkpointing.store.inspection.integrity_check import verify as full_verify
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.write.manifest_commit import check_packs, make_manifest
-from checkpointing.store_url import local_folder as local_folder  # re-exported
 
 
 @contextmanager

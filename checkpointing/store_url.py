@@ -1,4 +1,4 @@
-"""Recognises stores that are folders of this machine."""
+"""Recognises stores that are folders of this machine, and runs in a store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 _MISTYPED = re.compile(
     r"(s3a?|gs|gcs|az|abfs|https?|sftp|memory|file)(?::/?|//)(?=[^/:])", re.IGNORECASE
 )
+RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
+"""Path of a run in a store; its groups are the store and the name of the run."""
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path | None:

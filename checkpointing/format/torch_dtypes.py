@@ -59,12 +59,12 @@ def as_array(tensor: Tensor) -> NDArray[Any]:
     return found
 
 
-def copy_bits(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+def copy_bits(target: Tensor, source: Tensor) -> None:
     """Copy between tensors of one shape and dtype, bit for bit (NaN payloads, -0.0, odd bools)."""
     if _has_byte_view(target) and _has_byte_view(source):
         target, source = _byte_view(target), _byte_view(source)
     with torch.no_grad():
-        target.copy_(source, non_blocking=non_blocking)
+        target.copy_(source)
 
 
 def _has_byte_view(tensor: Tensor) -> bool:

@@ -150,9 +150,9 @@ def job_variables(job: str, host: str) -> dict[str, str]:
     return {f"{_PREFIX}JOB": job, f"{_PREFIX}JOB_HOST": host}
 
 
-def job_of(env: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+def job_of() -> tuple[str, str] | None:
     """Returns the values of `job_variables`, or None if the process is in no job."""
-    job, host = env.get(f"{_PREFIX}JOB"), env.get(f"{_PREFIX}JOB_HOST")
+    job, host = os.environ.get(f"{_PREFIX}JOB"), os.environ.get(f"{_PREFIX}JOB_HOST")
     return (job, host) if job and host else None
 
 

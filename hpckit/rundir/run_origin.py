@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpointing import local_folder
+from checkpointing.store_url import RUN_IN_STORE, local_folder
 from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
-from hpckit.system.local_folders import RUN_IN_STORE
 
 
 @dataclass(frozen=True)

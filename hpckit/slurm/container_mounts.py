@@ -11,7 +11,7 @@ from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import ContainerSpec, RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.rundir.run_origin import start_folders
-from hpckit.system.local_folders import data_folder
+from hpckit.system.dataset_folder import data_folder
 
 # Mounts over these folders would hide the image's programs and libraries.
 _IMAGE_FOLDERS = {

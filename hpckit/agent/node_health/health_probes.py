@@ -33,7 +33,7 @@ from hpckit.config.entry_points import is_data_used
 from hpckit.config.shard_places import training_places
 from hpckit.config.spec import RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root
-from hpckit.system.local_folders import data_folder, nearest
+from hpckit.system.dataset_folder import data_folder, nearest
 
 _KERNEL_LOG = ("dmesg",)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing.format import object_keys
-from checkpointing.runs import local_folder
 from checkpointing.store.store import Store
-from checkpointing.store_url import meant_url
+from checkpointing.store_url import RUN_IN_STORE, local_folder, meant_url
 from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.system.os_errors import describe
@@ -127,8 +126,6 @@ def _nothing_at(text: str, can_create: bool) -> str:
 
 
 def _candidates(text: str) -> Iterator[_Candidate]:
-    from hpckit.system.local_folders import RUN_IN_STORE
-
     folder = local_folder(text)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise CommandUsageError(f"{text} is a file; a store or run directory is a folder")

@@ -20,24 +20,38 @@ class CommandUsageError(Exception):
     advice."""
 
 
-def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Wrap a function that returns its exit status and may raise as a command for typer."""
+Command = Callable[..., int | None]
 
-    @functools.wraps(command)
-    def run(**arguments: Any) -> None:
-        out = CommandOutput(arguments["json"])
-        try:
-            code = command(**arguments)
-        except BrokenPipeError:
-            raise  # the reader has ended; typer handles it
-        except (CommandUsageError, CheckpointError, OSError) as error:
-            code = exit_code(error)
-            out.note(f"error: {error}")
-            out.document({"error": str(error), "exit": code})
-        if code:
-            raise typer.Exit(code)
 
-    return run
+def guard(
+    expected: tuple[type[Exception], ...], status_of: Callable[[Exception], int]
+) -> Callable[[Command], Callable[..., None]]:
+    """Return a decorator that makes a command for typer of a function which returns its exit status
+    and may raise.
+
+    Args:
+        expected: the errors that are reported as one line.
+        status_of: returns the exit status of one of them.
+    """
+
+    def guarded(command: Command) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**arguments: Any) -> None:
+            try:
+                code = command(**arguments)
+            except BrokenPipeError:
+                raise  # the reader has ended; typer handles it
+            except expected as error:
+                code = status_of(error)
+                out = CommandOutput(arguments["json"])
+                out.note(f"error: {error}")
+                out.document({"error": str(error), "exit": code})
+            if code:
+                raise typer.Exit(code)
+
+        return run
+
+    return guarded
 
 
 def repair_advice(place: str) -> str:
@@ -57,3 +71,7 @@ def exit_code(error: Exception) -> int:
     usage = (CommandUsageError, CheckpointError)
     files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
     return USAGE if isinstance(error, (*usage, *files, PermissionError)) else OUT_OF_REACH
+
+
+guarded = guard((CommandUsageError, CheckpointError, OSError), exit_code)
+"""Makes a command on checkpoints."""

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import typer
-
 from data.errors import (
     DamagedShardError,
     DataError,
@@ -17,29 +11,8 @@ from data.errors import (
     NoIndexError,
     ShardError,
 )
-from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.common.exit_status import OUT_OF_REACH
-from hpckit.cli.common.store_errors import DAMAGED, USAGE, CommandUsageError, exit_code
-
-
-def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Wrap a function that returns its exit status and may raise as a command for typer."""
-
-    @functools.wraps(command)
-    def run(**arguments: Any) -> None:
-        try:
-            code = command(**arguments)
-        except BrokenPipeError:
-            raise  # the reader has ended; typer handles it
-        except (CommandUsageError, DataError, OSError) as error:
-            code = status_of(error)
-            out = CommandOutput(arguments["json"])
-            out.note(f"error: {error}")
-            out.document({"error": str(error), "exit": code})
-        if code:
-            raise typer.Exit(code)
-
-    return run
+from hpckit.cli.common.store_errors import DAMAGED, USAGE, CommandUsageError, exit_code, guard
 
 
 def status_of(error: Exception) -> int:
@@ -52,3 +25,7 @@ def status_of(error: Exception) -> int:
     if isinstance(error, FetchError):
         return OUT_OF_REACH
     return USAGE if isinstance(error, DataError) else exit_code(error)
+
+
+guarded = guard((CommandUsageError, DataError, OSError), status_of)
+"""Makes a command on datasets."""

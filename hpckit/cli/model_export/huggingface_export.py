@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from checkpointing.errors import FormatError
 from checkpointing.interop.atomic_files import new_files
 from checkpointing.interop.safetensors.model_files import export_safetensors
-from checkpointing.runs import local_folder
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store_url import local_folder
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.config.entry_points import LANGUAGE_MODEL
 from hpckit.config.rules.experts import experts_of

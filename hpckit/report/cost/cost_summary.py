@@ -92,15 +92,12 @@ class RunCost:
         }
 
 
-def read_cost(run: RunDir, prices: Prices, now: float | None = None) -> RunCost:
-    """Return what a run has cost so far, by its records and, for its energy, by Slurm's accounting.
-
-    Args:
-        now: seconds since the epoch; None: the present time.
-    """
+def read_cost(run: RunDir, prices: Prices) -> RunCost:
+    """Return what a run has cost so far, by its records and, for its energy, by Slurm's
+    accounting."""
     events, spec = read_valid_events(run).events, last_spec(run)
     is_alive = holder(run.lock) is not None
-    until = (time.time() if now is None else now) if is_alive else _last_time(events)
+    until = time.time() if is_alive else _last_time(events)
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
     history = build_history(events, alive=is_alive)
     evaluations = read_evaluations(run, events)

@@ -16,7 +16,7 @@ from hpckit.slurm.container import inside
 from hpckit.slurm.container_mounts import mount_problems, python_folders, shared_folders
 from hpckit.submit.preflight.checks import with_absolute_paths
 from hpckit.supervisor.agents.agent_launch import run_container
-from hpckit.system.local_folders import data_folder
+from hpckit.system.dataset_folder import data_folder
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 RUN = RunDir(Path("/runs/gpt-0a1b2c3d"))

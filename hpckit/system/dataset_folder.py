@@ -1,16 +1,13 @@
-"""The local folders that a run reads from and writes to."""
+"""The local folder of a dataset, and the part of a path that exists."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from checkpointing import local_folder
 
 _PATTERN = frozenset("*?[{")
 _FILES = (".tar", ".bin", ".idx", ".arrow")
-RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
-"""Path of a run in a store; its groups are the store and the name of the run."""
 
 
 def data_folder(shards: str) -> Path | None:
