@@ -12,9 +12,9 @@ from hpckit.slurm.cluster_config import (
     PreemptionGrace,
     grace_of,
     has_cons_tres,
-    minutes_of,
     seconds_of,
 )
+from hpckit.slurm.time_limits import parse_time
 from hpckit.submit.continuation.continuation_choice import (
     HOLD_S,
     ContinuationFacts,
@@ -149,9 +149,9 @@ def _of_partition(
         yield _grace(name, grace, spec.cluster.grace_s)
     if grace is not None and (deaf := _batch_signal(config)) is not None:
         yield deaf
-    longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
+    longest, wanted = parse_time(partition.get("MaxTime", "")), spec.cluster.slurm
     assert wanted is not None
-    asked = minutes_of(wanted.time_limit or "")
+    asked = parse_time(wanted.time_limit or "")
     if longest is not None and asked is not None and asked > longest:
         what = f"{wanted.time_limit} is more than {name} allows: {partition['MaxTime']}"
         do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run continues in the next job'

@@ -10,8 +10,16 @@ from typing import Literal
 from hpckit.config.spec_parser import SpecError
 from hpckit.doctor.machine import MachineFacts
 from hpckit.init.site_facts import SiteFacts, SlurmAccounts
-from hpckit.slurm.cluster_config import Record, grace_of, has_cons_tres, minutes_of
-from hpckit.slurm.gres import Kind, in_words, kinds_of, kinds_of_nodes
+from hpckit.slurm.cluster_config import (
+    GpuKind,
+    Record,
+    describe_gpus,
+    gpu_kinds,
+    gpu_kinds_of_nodes,
+    grace_of,
+    has_cons_tres,
+)
+from hpckit.slurm.time_limits import format_time, parse_time
 from hpckit.text.quantities import count
 
 SCRATCH_BYTES = 20 << 30
@@ -50,7 +58,7 @@ class SiteChoice:
 
     keys: tuple[SiteKey, ...]
     partition: str
-    gpus: Kind | None
+    gpus: GpuKind | None
     """The kind of GPUs of a node."""
 
 
@@ -74,9 +82,9 @@ def choose(
     partition, why = partition_of(facts, wanted.partition)
     name = partition["PartitionName"]
     mine = [node for node in facts.nodes if name in node.get("Partitions", "").split(",")]
-    kinds = kinds_of_nodes(mine)
+    kinds = gpu_kinds_of_nodes(mine)
     gpus = kinds[0][0] if kinds else None
-    alike = [node for node in mine if gpus is None or gpus in kinds_of(node.get("Gres", ""))]
+    alike = [node for node in mine if gpus is None or gpus in gpu_kinds(node.get("Gres", ""))]
     keys = [
         _grace(name, partition, facts.config),
         SiteKey("partition", name, "found" if wanted.partition else "assumed", why),
@@ -122,7 +130,7 @@ def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
     """Return the number of nodes of the partition with GPUs; 0 while the partition is not up."""
     name = partition.get("PartitionName")
     return sum(
-        name in node.get("Partitions", "").split(",") and bool(kinds_of(node.get("Gres", "")))
+        name in node.get("Partitions", "").split(",") and bool(gpu_kinds(node.get("Gres", "")))
         for node in nodes
         if partition.get("State", "UP") == "UP"
     )
@@ -170,22 +178,15 @@ def _time_limit(partition: Record, facts: SiteFacts) -> SiteKey:
     qos = facts.accounts.default_qos if facts.accounts else None
     if qos is not None and qos in facts.walls:
         limits[f"MaxWall of your QOS {qos}"] = facts.walls[qos]
-    given = {why: limit for why, limit in limits.items() if minutes_of(limit) is not None}
+    times = {why: parse_time(limit) for why, limit in limits.items()}
+    given = {why: seconds for why, seconds in times.items() if seconds is not None}
     if not given:
         usual = partition.get("DefaultTime", "NONE")
         return SiteKey(
             "time_limit", None, "found", f"there is no limit; Slurm's default is {usual}"
         )
-    why = min(given, key=lambda one: minutes_of(given[one]) or 0)
-    return SiteKey("time_limit", _clock(minutes_of(given[why]) or 0), "found", why)
-
-
-def _clock(minutes: float) -> str:
-    """Format a time as 1-00:00:00."""
-    seconds = round(minutes * 60)
-    days, rest = divmod(seconds, 86400)
-    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{days}-{text}" if days else text
+    why = min(given, key=given.__getitem__)
+    return SiteKey("time_limit", format_time(given[why]), "found", why)
 
 
 def gpu_option(config: Record) -> str:
@@ -193,13 +194,13 @@ def gpu_option(config: Record) -> str:
     return "gpus-per-node" if has_cons_tres(config) else "gres"
 
 
-def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey]:
+def _gpus(kinds: Sequence[tuple[GpuKind, int]], config: Record) -> Iterator[SiteKey]:
     if not kinds:
         yield SiteKey(
             "gpus", "none", "assumed", "its nodes have no gres gpu, so none are requested"
         )
         return
-    there = ", ".join(f"{in_words(kind)} on {count(number, 'node')}" for kind, number in kinds)
+    there = ", ".join(f"{describe_gpus(kind)} on {count(number, 'node')}" for kind, number in kinds)
     select = config.get("SelectType", "")
     yield SiteKey(
         "gpus", gpu_option(config), "found", f"{there}; {select or 'its SelectType is unknown'}"

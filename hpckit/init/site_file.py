@@ -12,8 +12,7 @@ import yaml
 
 from hpckit.init.site_choice import SiteChoice, SiteKey, Value
 from hpckit.init.site_facts import SiteFacts
-from hpckit.slurm.cluster_config import Record
-from hpckit.slurm.gres import in_words, kinds_of_nodes
+from hpckit.slurm.cluster_config import Record, describe_gpus, gpu_kinds_of_nodes
 from hpckit.text.quantities import count
 
 _WIDTH = 100
@@ -66,7 +65,7 @@ def _head(name: str, site: SiteChoice, facts: SiteFacts, today: date) -> Iterato
 def _in_words(one: Record, facts: SiteFacts) -> str:
     name = one.get("PartitionName", "?")
     nodes = [node for node in facts.nodes if name in node.get("Partitions", "").split(",")]
-    gpus = ", ".join(in_words(kind) for kind, _ in kinds_of_nodes(nodes)) or "no GPUs"
+    gpus = ", ".join(describe_gpus(kind) for kind, _ in gpu_kinds_of_nodes(nodes)) or "no GPUs"
     limit, state = one.get("MaxTime", "?"), one.get("State", "?")
     return f"{name}: {count(len(nodes), 'node')} with {gpus}, at most {limit}, {state}"
 

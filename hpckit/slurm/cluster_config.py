@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from hpckit.slurm.time_limits import parse_time
 
 CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 NODES = ("scontrol", "--oneliner", "show", "node")
 _RECORD_STARTS = ("PartitionName=", "NodeName=")
+_SOCKETS = re.compile(r"\([^)]*\)")
+_GPU = re.compile(r"(?:^|,)gpu(?::([^:,]+))?:(\d+)(?=,|$)")
 Record = Mapping[str, str]
 """Values by Slurm's names."""
+GpuKind = tuple[str, int]
+"""Type of the GPUs ("" if unknown) and their number in a node."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,8 @@ def parse_qos(text: str) -> dict[str, str] | None:
     row = next((row for row in parse_table(text) if len(row) == 3), None)
     if row is None:
         return None
-    grace_s = round(60 * (minutes_of(row[1]) or 0))
     mode = {} if row[2] in ("", "cluster") else {"PreemptMode": row[2]}
-    return {"GraceTime": str(grace_s), **mode}
+    return {"GraceTime": str(parse_time(row[1]) or 0), **mode}
 
 
 def has_cons_tres(config: Record) -> bool:
@@ -109,16 +115,17 @@ def seconds_of(text: str) -> int | None:
     return int(found[0]) if found else None
 
 
-def minutes_of(text: str) -> float | None:
-    """Parses "1-00:00:00", "12:00:00", "30:00" or "30" into minutes; None: no or an unknown
-    limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if found is None:
-        return None
-    days, *parts = (int(part) if part is not None else None for part in found.groups())
-    first, second, third = parts
-    if days is not None:  # D-HH[:MM[:SS]]
-        return days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
-    if third is not None:
-        return (first or 0) * 60 + (second or 0) + third / 60
-    return (first or 0) + (second or 0) / 60
+def gpu_kinds(gres: str) -> list[GpuKind]:
+    """Parses the Gres of a node, such as "gpu:a100:4(S:0-1),nvme:1"."""
+    return [(kind, int(count)) for kind, count in _GPU.findall(_SOCKETS.sub("", gres))]
+
+
+def gpu_kinds_of_nodes(nodes: Iterable[Record]) -> list[tuple[GpuKind, int]]:
+    """Returns the kinds of GPUs and the number of nodes with each, the most frequent first."""
+    counts = Counter(kind for node in nodes for kind in gpu_kinds(node.get("Gres", "")))
+    return counts.most_common()
+
+
+def describe_gpus(kind: GpuKind) -> str:
+    """Returns a text such as "4 x a100"."""
+    return f"{kind[1]} x {kind[0] or 'GPU'}"

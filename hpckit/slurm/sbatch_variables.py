@@ -15,6 +15,7 @@ from typing import Any, Literal
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.slurm.scontrol import cluster_name
+from hpckit.slurm.time_limits import format_time, parse_time
 
 Treatment = Literal["key", "option", "flag", "unused", "refused", "silent"]
 """What becomes of a variable.
@@ -240,24 +241,7 @@ def _gpu_problem(name: str, value: str, slurm: SlurmSpec, *, wants_gpus: bool) -
 
 
 def time_limit_of(text: str) -> str | None:
-    """Returns a time of sbatch ("90", "90:30", "12:00:00", "1-12", "1-12:30", "1-12:30:00") as
-    cluster.slurm.time_limit has it, rounded up to whole seconds; None: it is unlimited or not a
-    time."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if found is None:
-        return None
-    days, *parts = (None if part is None else int(part) for part in found.groups())
-    given = [part for part in parts if part is not None]
-    if days is not None:  # D-HH[:MM[:SS]]
-        hours, minutes, seconds = (*given, 0, 0)[:3]
-    elif len(given) == 3:
-        hours, minutes, seconds = given
-    else:  # MM[:SS]
-        hours, (minutes, seconds) = 0, (*given, 0)[:2]
-    total = (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if total == 0:  # sbatch takes it as unlimited
-        return None
-    minutes, seconds = divmod(total, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{seconds:02}"
+    """Returns a time of sbatch as cluster.slurm.time_limit has it; None: it is unlimited, as 0 is,
+    or not a time."""
+    seconds = parse_time(text.strip())
+    return format_time(seconds) if seconds else None

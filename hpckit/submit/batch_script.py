@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,13 @@ from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, module_in
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.job_ownership import job_comment
+from hpckit.slurm.time_limits import parse_time
 from hpckit.submit.signal_hold import IGNORED
 
 _NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
 MOST_TASKS = 1_000_000
 """The number of tasks of an array that may run concurrently if the spec sets none; submitit's
 default is 256."""
-
-_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,9 @@ def interpreter(slurm: SlurmSpec, place: BatchJob) -> str:
 
 def minutes(limit: str) -> int:
     """Returns the minutes of a time limit [D-]HH:MM:SS, rounded up."""
-    match = _TIME.fullmatch(limit)
-    assert match is not None  # the spec is valid
-    days, hours, mins, seconds = (int(part or 0) for part in match.groups())
-    return (days * 24 + hours) * 60 + mins + (seconds > 0)
+    seconds = parse_time(limit)
+    assert seconds is not None  # the spec is valid
+    return math.ceil(seconds / 60)
 
 
 def _slurm(spec: RunSpec) -> SlurmSpec:

@@ -19,8 +19,7 @@ from hpckit.init import project_files
 from hpckit.init.site_choice import SiteRequest, choose
 from hpckit.init.site_facts import SiteFacts, parse_accounts, parse_walls
 from hpckit.init.site_file import is_name, render, scalar, site_name
-from hpckit.slurm.cluster_config import parse_config, parse_records
-from hpckit.slurm.gres import kinds_of
+from hpckit.slurm.cluster_config import gpu_kinds, parse_config, parse_records
 from hpckit.submit.compose import compose_spec
 from tests.effort import times
 from tests.unit.hpckit.doctor.test_doctor import CONFIG, GOOD
@@ -220,7 +219,7 @@ def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
     ],
 )
 def test_gpus_are_read_from_gres(gres: str, kinds: list[tuple[str, int]]) -> None:
-    assert kinds_of(gres) == kinds
+    assert gpu_kinds(gres) == kinds
 
 
 def test_a_site_is_named_after_its_cluster() -> None:
