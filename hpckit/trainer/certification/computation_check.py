@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,12 @@ from hpckit.trainer.certification.gradient_capture import (
     lack_of_capture,
 )
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.parallel.collectives import collective_device, gather_rows, rows_of_rank_0
+from hpckit.trainer.parallel.collectives import (
+    collective_device,
+    gather_hosts,
+    gather_rows,
+    rows_of_rank_0,
+)
 from hpckit.trainer.parallel.device_mesh import data_rings
 from hpckit.trainer.random_seeds import kept_generators, mix, seed_all
 from hpckit.trainer.rank_setup import RankContext
@@ -49,7 +53,6 @@ computations of one rank."""
 _EQUAL = 1e-9  # relative difference that is none
 _NAMED = 10
 _STEPS = 64
-_HOST_WORDS = 8
 
 Compute = Callable[..., object]
 
@@ -408,10 +411,5 @@ def _at(one: Computation, ring: Sequence[int]) -> tuple[int, int, bool]:
 
 def _places(node: int) -> list[tuple[int, str]]:
     """Return the number and the name of each rank's node. Collective."""
-    host = socket.gethostname().encode()[: 8 * _HOST_WORDS].ljust(8 * _HOST_WORDS, b"\0")
-    words = [int.from_bytes(host[8 * n : 8 * n + 8], signed=True) for n in range(_HOST_WORDS)]
-    found = []
-    for number, *rest in gather_rows([node, *words]):
-        name = b"".join(word.to_bytes(8, signed=True) for word in rest)
-        found.append((number, name.rstrip(b"\0").decode(errors="replace")))
-    return found
+    numbers = [number for (number,) in gather_rows([node])]
+    return list(zip(numbers, gather_hosts(), strict=True))

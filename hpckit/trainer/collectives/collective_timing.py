@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,12 +38,12 @@ from hpckit.trainer.collectives.collective_figures import (
 from hpckit.trainer.parallel.collectives import (
     all_gather_single,
     collective_device,
+    gather_hosts,
     reduce_scatter_single,
     reduced,
 )
 from hpckit.trainer.parallel.process_group import join_process_group
 
-_NAME_BYTES = 64
 _ELEMENT = 4  # bytes of an int32
 _TIMEOUT_S = 600.0
 _MOST_CALLS = 200
@@ -135,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     join_process_group("cuda" if is_cuda else "cpu", local_rank, _TIMEOUT_S)
     device = torch.device("cuda", local_rank) if is_cuda else torch.device("cpu")
     timer = CollectiveTimer(device, options.budget_s)
-    names = node_names(device, local)
+    names = node_names(local)
     sizes = options.sizes or _SIZES[device.type]
     groups = _groups(names, local, device)
     timings = [
@@ -170,20 +169,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def node_names(device: torch.device, local: int) -> list[str]:
-    """Return the name of each node: of equal ones, which one machine gives that simulates several
-    nodes, each with its number. Collective.
-
-    Args:
-        device: the device of this rank.
-        local: number of ranks of each node.
-    """
-    name = socket.gethostname().encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
-    mine = torch.frombuffer(bytearray(name), dtype=torch.uint8).to(device)
-    found = torch.empty(dist.get_world_size() * _NAME_BYTES, dtype=torch.uint8, device=device)
-    all_gather_single(found, mine)
-    rows = found.cpu().view(-1, local, _NAME_BYTES)[:, 0]
-    names = [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in rows]
+def node_names(local: int) -> list[str]:
+    """Return the name of each node, which has `local` ranks: of equal ones, which one machine gives
+    that simulates several nodes, each with its number. Collective."""
+    names = gather_hosts()[::local]
     if len(set(names)) == len(names):
         return names
     return [f"{name} (node {number})" for number, name in enumerate(names)]

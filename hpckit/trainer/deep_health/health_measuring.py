@@ -145,7 +145,7 @@ class HealthMeasuring:
         self._options, self._device, self._local = options, device, local
         self._timer = CollectiveTimer(device, options.seconds)
         self._rank = dist.get_rank()
-        self._names = node_names(device, local)
+        self._names = node_names(local)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         number = f"cuda:{device.index} {name}" if device.type == "cuda" else name
         self.report = DeepHealthReport(tuple(self._names), local, tuple(self._all_texts(number)))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 _NUMBERS = 1024
+_HOST_BYTES = 64  # of a host's name, of which longer ones are shortened
 
 # Older versions of torch have them by their other names only.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -77,6 +78,16 @@ def gather_rows(row: Sequence[int]) -> list[list[int]]:
     all_gather_single(found, mine)
     rows: list[list[int]] = found.view(world, len(row)).tolist()
     return rows
+
+
+def gather_hosts() -> list[str]:
+    """Return the name of each rank's host. Collective."""
+    name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+    mine = torch.frombuffer(bytearray(name), dtype=torch.uint8).to(collective_device())
+    found = torch.empty(dist.get_world_size() * _HOST_BYTES, dtype=torch.uint8, device=mine.device)
+    all_gather_single(found, mine)
+    rows = found.view(-1, _HOST_BYTES).tolist()
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
 def rows_of_rank_0(rows: Sequence[Sequence[int]], width: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import StragglerCost, StragglerFound, StragglerOver
 from hpckit.events.step_phases import PARTS
-from hpckit.trainer.parallel.collectives import collective_device
+from hpckit.trainer.parallel.collectives import collective_device, gather_hosts
 from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.timing.step_trace import StepTrace, StepTracer
 from hpckit.trainer.timing.straggler_cost import WINDOW, RankPlace, RankTime, what_if
@@ -27,7 +27,6 @@ NAMES = ("traced_step_s", "communication_s", "communication_exposed_s")
 since the record before."""
 
 _UNKNOWN = StepTrace(math.nan, math.nan, math.nan)
-_HOST_BYTES = 64  # of a host's name, of which longer ones are shortened
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class CommunicationMonitor:
     def _gather(self, trace: StepTrace) -> list[_TracedRank]:
         """Return the traced step of all ranks. Collective."""
         if self._hosts is None:
-            self._hosts = _gather_hosts()
+            self._hosts = gather_hosts()
         place = (self._place.node, self._place.group)
         values = [*astuple(trace), *self._spent, *place]
         own = torch.tensor(values, dtype=torch.float64, device=collective_device())
@@ -170,12 +169,3 @@ def means(traced: Sequence[StepTrace]) -> dict[str, float]:
 def _traced_rank(numbers: Sequence[float]) -> _TracedRank:
     trace, phases, (node, group) = numbers[:3], numbers[3:-2], numbers[-2:]
     return _TracedRank(StepTrace(*trace), tuple(phases), RankPlace(int(node), int(group)))
-
-
-def _gather_hosts() -> list[str]:
-    """Return the names of the hosts of all ranks. Collective."""
-    name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES)
-    own = torch.tensor(list(name), dtype=torch.uint8, device=collective_device())
-    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, own)
-    return [bytes(row.tolist()).decode(errors="replace").strip() for row in rows]
