@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from hpckit.system.atomic_files import write_text
 
 STALE_S = 3600.0
 """Seconds without a write after which a file belongs to an agent that was killed."""
@@ -23,14 +24,7 @@ def file_of(folder: Path, run: str, node: int) -> Path:
 def publish(path: Path, text: str) -> None:
     """Writes `text` to `path` atomically and readable for all, as node_exporter is another user.
     The file need not survive the node, so it is not synced to disk. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text, mode=0o644, is_durable=False)
 
 
 def remove_stale(folder: Path, now_s: float | None = None) -> None:

@@ -8,7 +8,7 @@ from hpckit.planner.assumptions import HOST_MEMORY_GBPS, RESTART_S
 from hpckit.planner.memory.layout_recommendation import LayoutChoice
 from hpckit.planner.memory.memory_footprint import MemoryUse
 from hpckit.planner.run_estimate import RunEstimate
-from hpckit.text.quantities import count, size, span
+from hpckit.text.quantities import count, decimal, size, span
 
 MOMENTS = {
     "loss": "when the backward pass begins",
@@ -119,10 +119,7 @@ def seconds(value: float) -> str:
 
 def large(value: float) -> str:
     """Format a count: "8.03 G"."""
-    power = 0
-    while value >= 999.5 and power < 6:
-        value, power = value / 1000, power + 1
-    return f"{value:.3g}{' ' if power else ''}{('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}"
+    return decimal(value, "").rstrip()
 
 
 def _cells(moments: Iterable[MemoryUse], name: str) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpckit.rundir.code_snapshot.module_names import SUPERVISOR_PROCESS, module_in
 from hpckit.rundir.search_path import PYTHON_PATH, without_snapshots
+from hpckit.system.atomic_files import write_link
 
 
 class RequeueError(RuntimeError):
@@ -42,12 +43,9 @@ def write_requeue_links(submission: Path, base: Path, env: Mapping[str, str]) ->
     refused = []
     links = requeue_link_paths(base, env)
     for link in links:
-        draft = link.with_name(f".{link.name}.{os.getpid()}")
         try:
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            draft.symlink_to(submission)
-            draft.replace(link)  # also replaces that of an earlier job with the same number
+            write_link(link, submission)  # also in place of an earlier job with the same number
         except OSError as error:
             refused.append(f"{link.parent}: {error.strerror}")
     return refused if len(refused) == len(links) else []

@@ -40,7 +40,7 @@ from hpckit.rundir.code_snapshot.snapshot import (
     take_snapshot,
 )
 from hpckit.rundir.directory import LINKS, RunDir
-from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_text
+from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_link, write_text
 from hpckit.system.installed_versions import installed_version
 from hpckit.system.os_errors import describe
 from hpckit.text.quantities import count, size
@@ -200,9 +200,9 @@ def _submission_facts() -> dict[str, object]:
 
 def point_to(run: RunDir, number: int) -> None:
     """Points the links at the top of the run directory to submission `number`."""
-    _link(run.current, Path("submissions") / f"{number:03d}")
+    write_link(run.current, Path("submissions") / f"{number:03d}")
     for name in LINKS:
-        _link(run.path / name, Path("current") / name)
+        write_link(run.path / name, Path("current") / name)
 
 
 def versions() -> dict[str, str]:
@@ -210,9 +210,3 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": platform.platform()}
     there = {name: installed_version(name) for name in _RECORDED_PACKAGES}
     return found | {name: version for name, version in there.items() if version is not None}
-
-
-def _link(link: Path, target: Path) -> None:
-    temporary = link.with_name(f".{link.name}.{secrets.token_hex(4)}")
-    temporary.symlink_to(target)
-    temporary.replace(link)

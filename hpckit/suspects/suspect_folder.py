@@ -14,7 +14,6 @@ import grp
 import hashlib
 import logging
 import os
-import secrets
 import stat
 import subprocess
 import time
@@ -34,7 +33,7 @@ from hpckit.suspects.suspect_record import (
     is_node_name,
     view_of,
 )
-from hpckit.system.atomic_files import sync_folder
+from hpckit.system.atomic_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -116,19 +115,7 @@ class SuspectFolder:
         """
         self._make()
         path = self._file(record)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        mode = 0o600 if self._group is None else 0o640
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                os.fchmod(handle, mode)  # whatever the umask is
-                file.write(encode(record))
-                file.flush()
-                os.fsync(handle)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(self.path)
+        write_text(path, encode(record), mode=0o600 if self._group is None else 0o640)
         self._remove_expired(time.time())
         return path
 

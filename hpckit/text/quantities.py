@@ -6,7 +6,7 @@ import time
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL = ("", "k", "M", "G", "T", "P")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _MEASURABLE_S = 0.001
 
 

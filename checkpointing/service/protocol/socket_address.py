@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from blake3 import blake3
 
 from checkpointing.errors import ServiceError
 from checkpointing.format.object_keys import check_run
+from checkpointing.storage.posix.durable_files import is_private
 
 SOCKET = ".sock"
 MAX_PATH = 107  # bytes, size of sockaddr_un.sun_path without its zero
@@ -100,11 +100,10 @@ def _chosen() -> Path:
 
 def _check(path: Path) -> None:
     try:
-        found = path.lstat()
+        is_mine = is_private(path)
     except OSError as error:
         raise ServiceError(f"cannot use {path} for sockets: {error}") from error
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not mine or found.st_mode & 0o077:
+    if not is_mine:
         raise ServiceError(
             f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
             "remove it, or set HPCKIT_RUNTIME_DIR to one"

@@ -4,7 +4,6 @@ that a process that only needs such a folder starts quickly."""
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,8 +49,7 @@ def check(path: Path) -> None:
         OSError: it does not exist.
         ServiceError: it belongs to another user, is open to others, or is not a folder.
     """
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not files.is_private(path):
         raise ServiceError(
             f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
             "chmod or remove it, or choose another one for local snapshots"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import write_link
 from hpckit.system.os_errors import describe
 from hpckit.system.private_folders import folder_problem
 
@@ -57,11 +57,7 @@ def _link(root: Path, project: Path) -> Path:
 
 
 def _point(link: Path, target: Path) -> None:
-    draft = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
     try:
-        draft.symlink_to(target)
-        draft.replace(link)
+        write_link(link, target)
     except OSError as error:
         log.warning("the next snapshot shares no file with this one: %s", describe(error))
-        with suppress(OSError):
-            draft.unlink()
