@@ -1,5 +1,5 @@
 """The record of a chunk, which is the stored form of a box of a tensor, and its position in a
-pack."""
+pack. `tiles` decides how large boxes are."""
 
 from __future__ import annotations
 

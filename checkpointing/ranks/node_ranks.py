@@ -9,7 +9,7 @@ from pathlib import Path
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging import host_memory
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def node_name() -> str:
@@ -17,7 +17,7 @@ def node_name() -> str:
     HPCKIT_NODE where several nodes are simulated on one machine, else host name and boot id."""
     if name := os.environ.get("HPCKIT_NODE"):
         return name
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+    boot = BOOT.read_text().strip() if BOOT.exists() else ""
     return f"{socket.gethostname()}/{boot}"
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing.errors import ServiceError
-from checkpointing.ranks.node_ranks import node_name
+from checkpointing.ranks.node_ranks import BOOT, node_name
 
 VARIABLE = "HPCKIT_PEER_ADDRESS"
 LOOPBACK = "127.0.0.1"
-_BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
+_NETWORK = Path("/proc/self/ns/net")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,6 @@ def route(host: str) -> str | None:
 
 def _network() -> str:
     try:
-        return f"{_BOOT.read_text().strip()}/{_NETWORK.readlink()}"
+        return f"{BOOT.read_text().strip()}/{_NETWORK.readlink()}"
     except OSError:  # not Linux, or no /proc: then the network is taken as this process's alone
         return f"{socket.gethostname()}/{os.getpid()}"

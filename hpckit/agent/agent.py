@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from hpckit.agent.device_assignment import visible_gpus
+from hpckit.agent.device_assignment import even_share, visible_gpus
 from hpckit.agent.message_channel import Channel, Message
 from hpckit.agent.node_health.health_probes import start_health_check
 from hpckit.agent.orphaned_job import (
@@ -295,8 +295,3 @@ def own_address(host: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def even_share(workers: int) -> int:
-    """Returns the threads of each worker if workers share this process's cores evenly."""
-    return max(1, len(os.sched_getaffinity(0)) // workers)

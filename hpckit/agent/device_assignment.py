@@ -1,7 +1,9 @@
-"""Assigns GPUs to simulated nodes, by the device files and without torch."""
+"""Assigns a machine's GPUs to simulated nodes, by the device files and without torch, and its cores
+to workers."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,3 +60,8 @@ def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
     if wanted == "cuda":
         raise ValueError(f"cluster.device: cuda needs a GPU for every worker: {short}")
     return Devices("cpu", (), f"on the CPU: {short}" if gpus else None)
+
+
+def even_share(workers: int) -> int:
+    """Returns the threads of each worker if workers share this process's cores evenly."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -22,7 +22,8 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from hpckit.agent.agent import Agent, even_share
+from hpckit.agent.agent import Agent
+from hpckit.agent.device_assignment import even_share
 from hpckit.agent.message_channel import Channel, HeartbeatThread
 from hpckit.agent.workers.forkserver_client import ForkServerClient, start_server
 from hpckit.agent.workers.worker_environment import variables_of

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpckit.agent.agent import GenerationStart, even_share
-from hpckit.agent.device_assignment import choose
+from hpckit.agent.agent import GenerationStart
+from hpckit.agent.device_assignment import choose, even_share
 from hpckit.agent.message_channel import Message
 from hpckit.agent.rendezvous_store import RendezvousStore
 from hpckit.config.rules.violations import most_nodes
