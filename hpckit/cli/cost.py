@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpckit.cli.common.command_errors import reported_errors
-from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submitted_run
+from hpckit.cli.common.run_argument import (
+    ROOT,
+    GpuPrice,
+    JsonOption,
+    NodePrice,
+    RootOption,
+    complete_run,
+    submitted_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,9 +37,7 @@ def cost(
             autocompletion=complete_run,
         ),
     ] = None,
-    root: Annotated[
-        Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
-    ] = ROOT,
+    root: RootOption = ROOT,
     lineage: Annotated[
         bool,
         typer.Option(
@@ -42,12 +48,8 @@ def cost(
         bool,
         typer.Option("--by-user", help="Add up the runs of each user who owns run directories."),
     ] = False,
-    node_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
-    ] = None,
-    gpu_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
-    ] = None,
+    node_price: NodePrice = None,
+    gpu_price: GpuPrice = None,
     json: JsonOption = False,
 ) -> None:
     """Show the node-hours of runs by cause, and with a price what they have cost.

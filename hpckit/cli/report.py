@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import JsonOption, complete_run, submitted_run
+from hpckit.cli.common.run_argument import (
+    GpuPrice,
+    JsonOption,
+    NodePrice,
+    complete_run,
+    submitted_run,
+)
 
 if TYPE_CHECKING:
     from hpckit.events.event_validation import ValidatedEvents
@@ -48,12 +54,8 @@ def report(
             "directory, or ./report.html for several runs."
         ),
     ] = None,
-    node_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
-    ] = None,
-    gpu_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
-    ] = None,
+    node_price: NodePrice = None,
+    gpu_price: GpuPrice = None,
     json: JsonOption = False,
 ) -> None:
     """Summarize the history of a run, its bottleneck and what to try, and write a page.

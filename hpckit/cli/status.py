@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import reported_errors
-from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submitted_run
+from hpckit.cli.common.run_argument import ROOT, JsonOption, RootOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
@@ -25,9 +25,7 @@ def status(
             autocompletion=complete_run,
         ),
     ] = None,
-    root: Annotated[
-        Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
-    ] = ROOT,
+    root: RootOption = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Show the progress of all runs below ./runs in a table, or the details of one run.

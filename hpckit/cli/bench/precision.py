@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.bench.workload_options import PageOption, WorkloadOverrides
 from hpckit.cli.common.command_errors import CommandError, reported_errors
 from hpckit.cli.common.run_argument import JsonOption
 
@@ -25,14 +26,7 @@ _BATCH = ("train.global_batch=32", "train.micro_batch=32")
 
 
 def precision(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES",
-            help="Overrides as for launch.py: group=option, key=value; by default "
-            "model=resnet_nano.",
-        ),
-    ] = None,
+    overrides: WorkloadOverrides = None,
     precisions: Annotated[
         str, typer.Option(metavar="NAME,...", help="Options of the config group precision.")
     ] = "fp32,fp16,bf16",
@@ -55,9 +49,7 @@ def precision(
         float,
         typer.Option(min=0.001, help="Seconds of a step from which on no larger batch is tried."),
     ] = 1.0,
-    output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File of the page, which ends in .html.")
-    ] = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare speed, memory and accuracy of a model that is trained in several precisions.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.bench.workload_options import PageOption, WorkloadOverrides
 from hpckit.cli.common.command_errors import CommandError, reported_errors
 from hpckit.cli.common.run_argument import JsonOption
 
@@ -21,14 +22,7 @@ _PRINTED = 6
 
 
 def profile(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES",
-            help="Overrides as for launch.py: group=option, key=value; by default "
-            "model=resnet_nano.",
-        ),
-    ] = None,
+    overrides: WorkloadOverrides = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps under torch's profiler.")] = 3,
     compiled: Annotated[
         bool,
@@ -36,9 +30,7 @@ def profile(
             "--compile/--no-compile", help="Also measure the same run with compiled blocks."
         ),
     ] = True,
-    output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File of the page, which ends in .html.")
-    ] = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Measure which operations and layers of a model cost most, and what bounds them.

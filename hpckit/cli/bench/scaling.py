@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import JsonOption
+from hpckit.cli.common.run_argument import JsonOption, LaunchOverrides
 
 if TYPE_CHECKING:
     from hpckit.cli.bench.scaling_figures import ScalingPoint
@@ -26,12 +26,7 @@ _MOST_CORES = 8
 
 
 def scaling(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES", help="Overrides as for launch.py: group=option, key=value."
-        ),
-    ] = None,
+    overrides: LaunchOverrides = None,
     worlds: Annotated[
         str | None,
         typer.Option(

@@ -22,8 +22,9 @@ from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
+from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import (
     change_cells,
     count_kinds,

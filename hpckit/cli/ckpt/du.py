@@ -17,8 +17,9 @@ from checkpointing.store.inspection.space_usage import (
 )
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
+from hpckit.cli.common.store_options import PlaceArg, RunOption
 
 
 @guarded

@@ -19,8 +19,9 @@ from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.byte_sizes import parse_size
 from hpckit.cli.common.command_output import CommandOutput, listing, size
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError, guarded
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg
+from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg
 
 
 class ExportFormat(StrEnum):

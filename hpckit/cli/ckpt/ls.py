@@ -27,8 +27,9 @@ from hpckit.cli.common.command_output import (
     table,
     when,
 )
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
+from hpckit.cli.common.store_options import PlaceArg, RunOption
 
 COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow"}  # others: red
 CERTIFIED = "certified"

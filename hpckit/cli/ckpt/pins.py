@@ -13,8 +13,9 @@ from checkpointing.store.store import Store
 from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import CommandOutput, listing
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import guarded
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg
+from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg
 
 
 @guarded

@@ -21,8 +21,9 @@ from checkpointing.store.store import Store
 from hpckit.cli.ckpt.prune_plan import make_plan, plan_record, print_plan
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import CommandOutput, count, listing, size
+from hpckit.cli.common.run_argument import JsonOption, YesOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, YesOption
+from hpckit.cli.common.store_options import PlaceArg, RunOption
 from hpckit.report.checkpoints.prune_summary import unknown_names
 
 SLACK_S = 0.5  # additional wait after the grace period, as clocks are coarse

@@ -16,8 +16,9 @@ from checkpointing.store.store import Store
 from hpckit.cli.ckpt.checkpoint_selection import choose, choose_any, pick
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import CommandOutput, count, listing, size
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
-from hpckit.cli.common.store_options import JsonOption, MaybeStepArg, PlaceArg, RunOption, StepArg
+from hpckit.cli.common.store_options import MaybeStepArg, PlaceArg, RunOption, StepArg
 
 if TYPE_CHECKING:
     from checkpointing.store.deletion.pack_compaction import CompactionResult

@@ -29,8 +29,9 @@ from hpckit.cli.common.command_output import (
     table,
     when,
 )
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded
-from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
+from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import short
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")

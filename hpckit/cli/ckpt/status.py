@@ -18,8 +18,8 @@ from checkpointing.service.protocol.socket_address import all_sockets
 from hpckit.cli.ckpt import replica_status
 from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table, when
 from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import guarded
-from hpckit.cli.common.store_options import JsonOption
 
 UNWELL = FOUND  # an error, or more lag than --max-lag
 _NUMBERS = ("pid", "lag", "rate")

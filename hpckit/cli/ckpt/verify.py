@@ -25,8 +25,9 @@ from hpckit.cli.ckpt.checkpoint_selection import choose
 from hpckit.cli.ckpt.read_lease import is_there, read_lease
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import CommandOutput, clean, count, decimal, size, speed, took
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded, repair_advice
-from hpckit.cli.common.store_options import JsonOption, MaybeStepArg, PlaceArg, RunOption
+from hpckit.cli.common.store_options import MaybeStepArg, PlaceArg, RunOption
 
 MOST = 20  # problems of one checkpoint that are printed; --json has all
 

@@ -1,5 +1,5 @@
 """Arguments and options of several commands: RUN, which is a directory or the name of a run below
-./runs, and overrides of where to run."""
+./runs, overrides, prices and others."""
 
 from __future__ import annotations
 
@@ -35,6 +35,21 @@ SiteOverrides = Annotated[
         help="Overrides as for launch.py, of where to run: cluster=NAME, launch.nodes=N, "
         "launch.nproc_per_node=N.",
     ),
+]
+LaunchOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OVERRIDES", help="Overrides as for launch.py: group=option, key=value."
+    ),
+]
+RootOption = Annotated[
+    Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
+]
+NodePrice = Annotated[
+    float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
+]
+GpuPrice = Annotated[
+    float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of text.")

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options of several commands on checkpoints."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ MaybeStepArg = Annotated[
 RunOption = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Name of the run, if there are several.")
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead of text.")
-]
 TensorOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,4 +37,3 @@ TensorOption = Annotated[
         help="Only matching names, as 'model/*.weight'; may be repeated.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

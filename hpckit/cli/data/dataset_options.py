@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options of several commands on datasets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ ShardsArg = Annotated[
         show_default=False,
     ),
 ]
+DatasetArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="A folder with a dataset.index, such a file, or a token file.",
+        show_default=False,
+    ),
+]
+IndexFolderOption = Annotated[Path | None, typer.Option(help="As for `index`.", show_default=False)]
 CacheOption = Annotated[
     Path,
     typer.Option("--cache", metavar="DIR", help="Folder of the node's cache.", show_default=False),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpckit.cli.common.command_output import CommandOutput, count, size
-from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 
 if TYPE_CHECKING:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hpckit.cli.common.command_output import CommandOutput, clean, size, table
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,
     ColumnOption,
+    DatasetArg,
     DtypeOption,
     EndOfTextOption,
+    IndexFolderOption,
     token_files_of,
 )
 from hpckit.cli.data.index import facts, sentence
-from hpckit.cli.data.verify import DatasetArg
 
 if TYPE_CHECKING:
     from data.index.manifest import Manifest
@@ -33,9 +33,7 @@ def ls(
         int | None, typer.Option(min=0, help="List the samples of this shard.", show_default=False)
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
-    index_folder: Annotated[
-        Path | None, typer.Option(help="As for `index`.", show_default=False)
-    ] = None,
+    index_folder: IndexFolderOption = None,
     dtype: DtypeOption = None,
     end_of_text: EndOfTextOption = None,
     block_size: BlockSizeOption = None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hpckit.cli.common.command_output import CommandOutput, count, size
 from hpckit.cli.common.exit_status import NOT_ALL
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED
-from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,
     ColumnOption,
+    DatasetArg,
     DtypeOption,
     EndOfTextOption,
+    IndexFolderOption,
     token_files_of,
 )
 
@@ -31,15 +32,6 @@ _TOKEN_FILES = (
     "of them, which do"
 )
 
-DatasetArg = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATASET",
-        help="A folder with a dataset.index, such a file, or a token file.",
-        show_default=False,
-    ),
-]
-
 
 @guarded
 def verify_shards(
@@ -47,9 +39,7 @@ def verify_shards(
     full: Annotated[
         bool, typer.Option("--full", help="Read all bytes, which needs an index made with --hash.")
     ] = False,
-    index_folder: Annotated[
-        Path | None, typer.Option(help="As for `index`.", show_default=False)
-    ] = None,
+    index_folder: IndexFolderOption = None,
     dtype: DtypeOption = None,
     end_of_text: EndOfTextOption = None,
     block_size: BlockSizeOption = None,

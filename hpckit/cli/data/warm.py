@@ -12,8 +12,8 @@ import typer
 from hpckit.cli.common.byte_sizes import parse_size
 from hpckit.cli.common.command_output import CommandOutput, count, size, speed, took
 from hpckit.cli.common.exit_status import NOT_ALL, OUT_OF_REACH
+from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
     CacheOption,

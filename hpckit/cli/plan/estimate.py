@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import JsonOption
+from hpckit.cli.common.run_argument import GpuPrice, JsonOption, LaunchOverrides, NodePrice
 from hpckit.planner.assumptions import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ COMMON = "H100"
 
 
 def estimate(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES", help="Overrides as for launch.py: group=option, key=value."
-        ),
-    ] = None,
+    overrides: LaunchOverrides = None,
     card: Annotated[
         str | None,
         typer.Option(
@@ -50,12 +45,8 @@ def estimate(
     storage_gbps: Annotated[
         float, typer.Option(min=0.001, help="Write bandwidth of the checkpoint store in GB/s.")
     ] = STORAGE_GBPS,
-    node_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
-    ] = None,
-    gpu_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
-    ] = None,
+    node_price: NodePrice = None,
+    gpu_price: GpuPrice = None,
     output: Annotated[
         Path | None,
         typer.Option(
