@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from blake3 import blake3
 
-from checkpointing.errors import DamagedError
+from checkpointing.errors import DamagedError, FormatError
 
 _HASH = "blake3"  # the field with the hash of all other fields
 # upper bound of counts, so that sums of them can be printed and no search is endless
@@ -110,3 +111,29 @@ class JsonReader:
 
     def _mismatch(self, key: str) -> DamagedError:
         return DamagedError(f"{self.where}: field {key!r} is missing or not valid")
+
+
+def check_version(
+    read: JsonReader, version: int, features: Collection[str], *, is_intact: bool
+) -> None:
+    """Checks the fields "version" and "features" that an object begins with, and its hash.
+
+    Args:
+        version, features: those that are known here.
+        is_intact: whether its hash matches, as `load` returns it.
+
+    Raises:
+        FormatError: another version, or an unknown feature. DamagedError: the hash is wrong.
+    """
+    # checked before the hash, which another version may compute in another way
+    if read.count("version") != version:
+        raise FormatError(
+            f"{read.where}: format version {read.count('version')} is unknown here (this is "
+            f"version {version}): use the version of hpckit that wrote it, or a newer one"
+        )
+    if not is_intact:
+        raise DamagedError(f"{read.where}: its hash does not match its content")
+    if unknown := sorted(set(read.texts("features")) - set(features)):
+        raise FormatError(
+            f"{read.where}: it needs features that are unknown here: {', '.join(unknown)}"
+        )

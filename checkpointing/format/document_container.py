@@ -17,8 +17,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.canonical_json import JsonReader, dump, load
+from checkpointing.errors import DamagedError
+from checkpointing.format.canonical_json import JsonReader, check_version, dump, load
 from checkpointing.storage.interface import Buffer
 
 MAGIC = b"HPKDOC01"
@@ -88,7 +88,7 @@ class DocumentContainer:
         self.kind = self.header.text("format")
         if self.kind not in kinds:
             raise DamagedError(f"{where}: its format is {self.kind!r}")
-        _check_version(self.header, where, is_intact)
+        check_version(self.header, VERSION, FEATURES, is_intact=is_intact)
         self._sections = self.header.child("sections")
         self._check_size()
 
@@ -133,16 +133,3 @@ class DocumentContainer:
         stated = self._start + sum(place.count("length") for place in places)
         if stated != self._size:
             raise DamagedError(f"{self.where}: it has {self._size} bytes instead of {stated}")
-
-
-def _check_version(header: JsonReader, where: str, is_intact: bool) -> None:
-    # checked before the hash, which another version may compute in another way
-    if header.count("version") != VERSION:
-        raise FormatError(
-            f"{where}: format version {header.count('version')} is unknown here (this is version "
-            f"{VERSION}): use the version of hpckit that wrote it, or a newer one"
-        )
-    if not is_intact:
-        raise DamagedError(f"{where}: its hash does not match its content")
-    if unknown := sorted(set(header.texts("features")) - FEATURES):
-        raise FormatError(f"{where}: it needs features that are unknown here: {', '.join(unknown)}")

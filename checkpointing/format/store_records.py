@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.canonical_json import JsonReader, dump, load
+from checkpointing.format.canonical_json import JsonReader, check_version, dump, load
 
 VERSION = 1
 FEATURES: frozenset[str] = frozenset()
@@ -149,13 +149,5 @@ def _open(data: bytes, kind: str, where: str) -> JsonReader:
     read = JsonReader(body, where)
     if read.text("format") != kind:
         raise DamagedError(f"{where}: its format is {read.text('format')!r}, not {kind!r}")
-    if read.count("version") != VERSION:
-        raise FormatError(
-            f"{where}: format version {read.count('version')} is unknown here (this is version "
-            f"{VERSION}): use the version of hpckit that wrote it, or a newer one"
-        )
-    if not is_intact:
-        raise DamagedError(f"{where}: its hash does not match its content")
-    if unknown := sorted(set(read.texts("features")) - FEATURES):
-        raise FormatError(f"{where}: it needs features that are unknown here: {', '.join(unknown)}")
+    check_version(read, VERSION, FEATURES, is_intact=is_intact)
     return read

@@ -51,9 +51,14 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
+    """As `bits_of`, but contiguous: it shares the memory of a tensor that is so."""
+    return bits_of(tensor.detach().contiguous())
+
+
+def bits_of(tensor: Tensor) -> NDArray[Any]:
     """Returns a CPU tensor as a numpy array of bits, see `ElementType.bits`, which shares its
-    memory if it is contiguous."""
-    held = tensor.detach().contiguous()
+    memory."""
+    held = tensor.detach()
     bits = _BITS.get(held.element_size())
     found: NDArray[Any] = (held if bits is None else held.view(bits)).numpy()
     return found

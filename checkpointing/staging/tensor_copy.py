@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.tiles import Box
+from checkpointing.format.torch_dtypes import bits_of
 from checkpointing.torch_internals import foreach_copy
 
 Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
@@ -25,7 +26,6 @@ PIECE = 16 << 20  # bytes that one thread copies at a time, at most
 SMALL = 64 << 10
 # as bool, bytes other than 0 and 1 could become 1; torch 2.9 cannot copy float4
 _AS_BYTES = (torch.bool, getattr(torch, "float4_e2m1fn_x2", torch.bool))
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
@@ -69,7 +69,7 @@ def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         if target.nbytes < SMALL:
             few.append((target, source))
         elif source.is_cpu and not (source.is_conj() or source.is_neg()):
-            np.copyto(_bits(target), _bits(source))
+            np.copyto(bits_of(target), bits_of(source))
         else:
             copy([target], [source])
     copy([target for target, _ in few], [source for _, source in few])
@@ -88,7 +88,7 @@ def copy_quickly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     written, others = list[Tensor](), list[tuple[Tensor, Tensor]]()
     for target, source, is_apart in zip(targets, sources, apart(targets), strict=True):
         if target.nbytes >= SMALL and is_apart and is_plain(target) and is_plain(source):
-            large += _pieces(_bits(target), _bits(source))
+            large += _pieces(bits_of(target), bits_of(source))
             written.append(target)
         else:
             others.append((target, source))
@@ -151,10 +151,3 @@ def _pieces(
     axis = target.shape.index(max(target.shape))
     parts = (np.array_split(array, count, axis) for array in (target, source))
     return list(zip(*parts, strict=True))
-
-
-def _bits(tensor: Tensor) -> NDArray[np.generic]:
-    bits = _BITS.get(tensor.element_size())
-    held = tensor.detach()
-    array: NDArray[np.generic] = (held if bits is None else held.view(bits)).numpy()
-    return array

@@ -48,7 +48,7 @@ from hpckit.trainer.deep_health.health_figures import (
     WrongResult,
 )
 from hpckit.trainer.deep_health.matrix_check import check_matrix_products
-from hpckit.trainer.parallel.collectives import all_gather_single
+from hpckit.trainer.parallel.collectives import gather_texts
 from hpckit.trainer.parallel.process_group import join_process_group
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,9 @@ class HealthMeasuring:
         self._names = node_names(local)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         number = f"cuda:{device.index} {name}" if device.type == "cuda" else name
-        self.report = DeepHealthReport(tuple(self._names), local, tuple(self._all_texts(number)))
+        self.report = DeepHealthReport(
+            tuple(self._names), local, tuple(gather_texts(number, _TEXT_BYTES))
+        )
 
     def write(self, *, is_complete: bool) -> None:
         """Writes the report so far, on rank 0."""
@@ -164,7 +166,7 @@ class HealthMeasuring:
         problem = "" if found.is_as_cpu else "a matrix product is not that of the CPU"
         if not found.is_repeatable:
             problem = "the same matrix product gave different results"
-        problems = self._all_texts(problem)
+        problems = gather_texts(problem, _TEXT_BYTES)
         digests = self._timer.all_values(found.digest)
         usual = max(digests, key=digests.count)
         is_known = 2 * digests.count(usual) > len(digests)  # else it is unknown who is right
@@ -200,7 +202,7 @@ class HealthMeasuring:
             *rank_exchanges(self._timer, self._names, self._local, pairs.prepare),
         ]
         self.report = replace(self.report, exchanges=tuple(found))
-        self._add_wrong(self._all_texts(pairs.problem()))
+        self._add_wrong(gather_texts(pairs.problem(), _TEXT_BYTES))
 
     def _add_of_ranks(self, measure: Measure, value: float) -> None:
         values = self._timer.all_values(value)
@@ -227,7 +229,7 @@ class HealthMeasuring:
                 problem = str(error)
             except (OSError, CheckpointError) as error:
                 problem = f"{write.partition('_')[0]}: {error}"
-        problems = self._all_texts(problem)
+        problems = gather_texts(problem, _TEXT_BYTES)
         firsts = range(0, len(problems), self._local)
         if all(problems[rank] for rank in firsts):
             raise RuntimeError(f"on every node: {problems[0]}")
@@ -255,16 +257,6 @@ class HealthMeasuring:
             if what
         ]
         self.report = replace(self.report, wrong=(*self.report.wrong, *wrong))
-
-    def _all_texts(self, text: str) -> list[str]:
-        """Returns the texts of all ranks, each cut to `_TEXT_BYTES`."""
-        cut = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-        mine = torch.frombuffer(bytearray(cut), dtype=torch.uint8).to(self._device)
-        world = dist.get_world_size()
-        found = torch.empty(world * _TEXT_BYTES, dtype=torch.uint8, device=self._device)
-        all_gather_single(found, mine)
-        rows = found.cpu().view(world, _TEXT_BYTES)
-        return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
 
 class PairReduction:

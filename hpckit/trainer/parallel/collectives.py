@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 _NUMBERS = 1024
-_HOST_BYTES = 64  # of a host's name, of which longer ones are shortened
+_HOST_BYTES = 64  # of a host's name
 
 # Older versions of torch have them by their other names only.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -80,14 +80,19 @@ def gather_rows(row: Sequence[int]) -> list[list[int]]:
     return rows
 
 
+def gather_texts(text: str, most_bytes: int) -> list[str]:
+    """Return the text of each rank, cut to so many bytes. Collective."""
+    cut = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
+    mine = torch.frombuffer(bytearray(cut), dtype=torch.uint8).to(collective_device())
+    found = torch.empty(dist.get_world_size() * most_bytes, dtype=torch.uint8, device=mine.device)
+    all_gather_single(found, mine)
+    rows = found.view(-1, most_bytes).tolist()
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
+
+
 def gather_hosts() -> list[str]:
     """Return the name of each rank's host. Collective."""
-    name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
-    mine = torch.frombuffer(bytearray(name), dtype=torch.uint8).to(collective_device())
-    found = torch.empty(dist.get_world_size() * _HOST_BYTES, dtype=torch.uint8, device=mine.device)
-    all_gather_single(found, mine)
-    rows = found.view(-1, _HOST_BYTES).tolist()
-    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+    return gather_texts(socket.gethostname(), _HOST_BYTES)
 
 
 def rows_of_rank_0(rows: Sequence[Sequence[int]], width: int) -> list[list[int]]:
