@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -54,6 +55,12 @@ def _short(value: float) -> str:
 def count(number: int, noun: str) -> str:
     """Formats a number of things: "1 rank", "1,024 ranks"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listing(names: Sequence[str], most: int = 12) -> str:
+    """Joins names; those beyond the first `most` are only counted."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def times(number: int) -> str:

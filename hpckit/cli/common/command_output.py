@@ -25,7 +25,9 @@ from rich.text import Text
 
 from hpckit.text.json_values import plain
 from hpckit.text.quantities import clean as clean
+from hpckit.text.quantities import count as count
 from hpckit.text.quantities import decimal as decimal
+from hpckit.text.quantities import listing as listing
 from hpckit.text.quantities import size as size
 from hpckit.text.quantities import speed as speed
 from hpckit.text.quantities import took as took
@@ -152,17 +154,6 @@ def when(unix_s: float, *, exact: bool = False) -> str:
 
 def number(value: float) -> str:
     return f"{value:.4g}"
-
-
-def listing(names: Sequence[str], most: int = 12) -> str:
-    """Join names; those beyond the first `most` are only counted."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def count(n: int, noun: str) -> str:
-    """Format a count: "1 checkpoint", "2 checkpoints"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _console(stream: IO[str]) -> Console:

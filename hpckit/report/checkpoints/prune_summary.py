@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from checkpointing.retention import Best, KeepPolicy, Only
 from checkpointing.store.deletion.checkpoint_prune import PruneChoice
 from checkpointing.store.deletion.prune_preview import PrunePlan
-from hpckit.text.quantities import count, size
-
-_MOST_NAMES = 12
+from hpckit.text.quantities import count, listing, size
 
 
 def fate_of(choice: PruneChoice) -> str:
@@ -46,14 +44,9 @@ def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]
     for policy in policies:
         inner = policy.policy if isinstance(policy, Only) else policy
         if isinstance(inner, Best) and inner.metric not in metrics:
-            there = _listing(metrics) or "none at all"
+            there = listing(metrics) or "none at all"
             return f"no checkpoint has a metric {inner.metric!r} (there is {there})"
         for item in policy.items if isinstance(policy, Only) else ():
             if item not in items:
-                return f"no checkpoint has an item {item!r} (there is {_listing(items)})"
+                return f"no checkpoint has an item {item!r} (there is {listing(items)})"
     return None
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
