@@ -1,4 +1,4 @@
-"""Calls of `scontrol`, and parsing of its output."""
+"""Calls of `scontrol` and `scancel`, and parsing of their output."""
 
 from __future__ import annotations
 
@@ -28,11 +28,26 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
     Args:
         within_s: time limit of the call.
     """
+    return _problem_of(["scontrol", *words], within_s)
+
+
+def run_scancel(words: Sequence[str], within_s: float) -> str | None:
+    """Runs `scancel` with these words and returns why it failed, or None. That a job has ended
+    meanwhile is no failure.
+
+    Args:
+        within_s: time limit of the call.
+    """
+    problem = _problem_of(["scancel", *words], within_s)
+    return None if problem is not None and "Invalid job id" in problem else problem
+
+
+def _problem_of(command: Sequence[str], within_s: float) -> str | None:
     try:
-        done = run_query(["scontrol", *words], within_s)
+        done = run_query(command, within_s)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    return (done.stderr.strip() or "scontrol failed") if done.returncode else None
+    return (done.stderr.strip() or f"{command[0]} failed") if done.returncode else None
 
 
 def shows_expedite(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir, lock_paths, store_and_name
 from hpckit.rundir.lock import hold_all
 from hpckit.rundir.supervisor_process import find_supervisor, starting_process
-from hpckit.slurm.slurm_query import run_query
+from hpckit.slurm.scontrol import run_scancel
 from hpckit.slurm.squeue import QueueError
 from hpckit.system.atomic_files import write_json
 from hpckit.system.child_processes import kill_strays
@@ -163,10 +162,5 @@ def _record(it: Overview) -> None:
 
 
 def _scancel(words: Sequence[str]) -> None:
-    try:
-        done = run_query(["scancel", *words], _TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise QueueError(f"scancel: {error}") from error
-    # an error for a job that has ended meanwhile is ignored: the caller checks what is left
-    if done.returncode and "Invalid job id" not in done.stderr:
-        raise QueueError(done.stderr.strip() or "scancel failed")
+    if (problem := run_scancel(words, _TIMEOUT_S)) is not None:
+        raise QueueError(f"scancel: {problem}")

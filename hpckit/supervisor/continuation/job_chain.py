@@ -24,8 +24,7 @@ from hpckit.events.schema import (
 )
 from hpckit.events.since_last_start import since_start
 from hpckit.slurm.allocation import is_requeued
-from hpckit.slurm.scontrol import run_scontrol
-from hpckit.slurm.slurm_query import run_query
+from hpckit.slurm.scontrol import run_scancel, run_scontrol
 from hpckit.supervisor.continuation.successor_watch import (
     WATCH_S,
     SuccessorFate,
@@ -268,13 +267,7 @@ def _report_no_successor(events: EventLog, problem: str) -> None:
 def cancel(job: str) -> str | None:
     """Cancels a job if it is pending. Returns None if it is not pending any more, and the error
     otherwise."""
-    try:
-        done = run_query(["scancel", "--state=PENDING", job], _QUERY_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    if not done.returncode or "Invalid job id" in done.stderr:
-        return None
-    return done.stderr.strip() or "scancel failed"
+    return run_scancel(["--state=PENDING", job], _QUERY_S)
 
 
 def silent_jobs(events: Iterable[Event]) -> int:
