@@ -1,9 +1,5 @@
 """The exceptions of this package, one class for each problem that a caller may handle
-separately, and the words about a name that is not known."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
+separately."""
 
 
 class CheckpointError(RuntimeError):
@@ -48,12 +44,3 @@ class ServiceError(CheckpointError):
 class StageError(CheckpointError):
     """No snapshot was staged: there is no memory for it, or the copy is not one consistent
     state."""
-
-
-def describe_known(name: str, known: Sequence[str]) -> str:
-    """Returns the end of a message about an unknown name: the known one that may be meant, or all
-    of them."""
-    import difflib  # only for this message
-
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
-    return f"did you mean {near[0]}?" if near else f"they are {', '.join(known)}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Required, TypedDict
 
-from checkpointing.errors import describe_known
 from checkpointing.events import OnEvent
 from checkpointing.format.object_keys import check_run
 from checkpointing.restore.peer_replicas import check_replica_count
@@ -134,8 +134,9 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
     names = [option.name for option in fields(CheckpointerOptions)]
     for name in keywords:
         if name not in names:
-            known = describe_known(name, names)
-            raise TypeError(f"Checkpointer: no option is named {name}; {known}")
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
+            hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(names)}"
+            raise TypeError(f"Checkpointer: no option is named {name}{hint}")
     if "run" not in keywords:
         raise TypeError("Checkpointer: give run=NAME, the name of the run in the store")
 

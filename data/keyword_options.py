@@ -3,6 +3,7 @@
 A constructor takes the fields of one frozen dataclass of options as its keyword arguments.
 """
 
+import difflib
 import inspect
 import numbers
 import os
@@ -13,7 +14,6 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from checkpointing.errors import describe_known
 from data.errors import ArgumentError
 
 P = ParamSpec("P")
@@ -100,9 +100,10 @@ def _bind(
     for key in keywords:
         if key not in parameters:
             names = [known for known in parameters if known != "self"]
-            meant = _ELSEWHERE.get(key)
-            hint = f"did you mean {meant}?" if meant in names else describe_known(key, names)
-            raise ArgumentError(f"{name}: no argument is named {key}; {hint}")
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.65)
+            near = [known for known in names if known == _ELSEWHERE.get(key)] or near
+            hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(names)}"
+            raise ArgumentError(f"{name}: no argument is named {key}{hint}")
     bound = list(signature.bind(*given, **keywords).arguments.items())
     for key, value in bound:
         wanted = _wanted(parameters[key].annotation)

@@ -147,7 +147,7 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.integrations": {*CKPT_ALL, "checkpointing"},
     "checkpointing.examples": {"checkpointing", "checkpointing.integrations"},
     "data.errors": set(),
-    "data.keyword_options": {"data.errors", "checkpointing.errors"},
+    "data.keyword_options": {"data.errors"},
     "data.torch_internals": set(),
     "data.durable_files": {"data.errors"},
     "data.source": {"data.errors", "checkpointing.errors", "checkpointing.storage"},  # for S3
