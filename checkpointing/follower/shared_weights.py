@@ -22,6 +22,7 @@ import json
 import math
 import mmap
 import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,6 @@ from checkpointing.format.object_keys import check_mark
 from checkpointing.interop.atomic_files import InputFile
 from checkpointing.interop.safetensors import header as headers
 from checkpointing.interop.safetensors.header import SafetensorsEntry
-from checkpointing.storage.posix.durable_files import is_private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,7 +80,8 @@ def check_owner(folder: Path) -> None:
         PermissionError: it does not, so another user may have put something there.
         FileNotFoundError: it does not exist.
     """
-    if not is_private(folder):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(
             f"{folder} is not a folder of this user with mode 0700: choose another name"
         )

@@ -4,6 +4,7 @@ that a process that only needs such a folder starts quickly."""
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,11 +50,22 @@ def check(path: Path) -> None:
         OSError: it does not exist.
         ServiceError: it belongs to another user, is open to others, or is not a folder.
     """
-    if not files.is_private(path):
+    if not is_private(path):
         raise ServiceError(
             f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
             "chmod or remove it, or choose another one for local snapshots"
         )
+
+
+def is_private(path: Path) -> bool:
+    """Returns whether the path is a folder, and not a link to one, that only this user can access.
+
+    Raises:
+        OSError: it does not exist.
+    """
+    found = path.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_own and not found.st_mode & 0o077
 
 
 def exists(path: Path) -> bool:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -87,17 +86,6 @@ def make_dir(sys: Syscalls, path: str) -> None:
     with suppress(FileExistsError):
         sys.mkdir(path)
     fsync_dir(sys, parent(path))
-
-
-def is_private(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a folder, and not a link to one, that only this user can access.
-
-    Raises:
-        OSError: it does not exist.
-    """
-    found = os.lstat(path)
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return is_own and not found.st_mode & 0o077
 
 
 def make_root(sys: Syscalls, path: str) -> None:
