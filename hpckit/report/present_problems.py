@@ -9,7 +9,7 @@ from hpckit.text.quantities import ago
 
 
 def present_problems(it: Overview, now: float) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line.
+    """Yield what is wrong with a run now: the name and the text of each line.
 
     Args:
         now: seconds since the epoch.

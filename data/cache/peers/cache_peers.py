@@ -114,7 +114,7 @@ class CachePeers:
         return 0 if self._server is None else self._server.bytes_sent
 
     def close(self) -> None:
-        """Answer other nodes no more; they fetch from their source what only this node has."""
+        """Stop answering other nodes, which then fetch from their source what only this one has."""
         if self._server is not None:
             self._server.close()
 

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def variables_of(slurm: SlurmSpec | None) -> dict[str, str]:
-    """Returns all variables for this node."""
+    """Returns the variables that workers on this node get by the spec."""
     if slurm is None:
         return {}
     caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}

@@ -124,7 +124,7 @@ def warm(
 
 
 def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
-    """Return (first, last + 1, world, batch)."""
+    """Return the first rank, the last one + 1, the number of all ranks, and the global batch."""
     match = _RANKS.fullmatch(text.strip())
     if match is None:
         raise CommandUsageError(f"--streams-of {text!r}: write RANKS/WORLD, as 0-7/64 or 3/16")

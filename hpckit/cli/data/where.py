@@ -211,7 +211,7 @@ def _begin(
 
 
 def _version(stream: SampleStream, rows: list[SampleRow]) -> dict[str, Any] | None:
-    """Return the version of a dataset that has grown which the first of these samples are of."""
+    """Return the version of a grown dataset that the first of these samples belongs to."""
     if not stream.versions or not rows:
         return None
     first = min(row.position for row in rows)

@@ -108,8 +108,8 @@ class Slowdown:
 
     @property
     def pauses(self) -> tuple[float, float]:
-        """The seconds for which it is stopped and runs in turn. A slowdown of a few percent stops
-        it for some milliseconds."""
+        """The seconds for which the slowed rank is stopped, and then runs, in turn. A slowdown of a
+        few percent stops it for some milliseconds."""
         stopped_s = _CYCLE_S * self.percent / (100.0 + self.percent)
         return stopped_s, _CYCLE_S - stopped_s
 
