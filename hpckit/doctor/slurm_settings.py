@@ -14,7 +14,6 @@ from hpckit.slurm.cluster_config import (
     has_cons_tres,
     seconds_of,
 )
-from hpckit.slurm.time_limits import parse_time
 from hpckit.submit.continuation.continuation_choice import (
     HOLD_S,
     ContinuationFacts,
@@ -24,6 +23,7 @@ from hpckit.submit.continuation.continuation_choice import (
 )
 from hpckit.submit.continuation.continuation_facts import facts_of
 from hpckit.text.quantities import count
+from hpckit.text.slurm_times import parse_time
 
 OLDEST = (20, 11)
 """The first version of Slurm whose srun has --overlap."""

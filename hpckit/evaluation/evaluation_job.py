@@ -31,7 +31,6 @@ from checkpointing import CheckpointError, Store, mark_best
 from checkpointing.store.catalog import CatalogEntry, committed
 from checkpointing.store.pins_and_labels import marked_metrics, marks, put_metrics
 from checkpointing.store.sessions.session import leased
-from hpckit.config.rules.cluster import limit_seconds
 from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, METRIC_NAME, best_policy
 from hpckit.config.spec import EvalSpec, RunSpec
 from hpckit.config.spec_parser import read_spec
@@ -50,6 +49,7 @@ from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.lock import RunHeldError, RunLock
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import spawn
+from hpckit.text.slurm_times import limit_seconds
 
 log = logging.getLogger(__name__)
 

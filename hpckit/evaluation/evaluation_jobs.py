@@ -4,7 +4,6 @@ machine."""
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from hpckit.report.evaluation.evaluation_records import EvaluationRecord
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
 from hpckit.slurm.environment import environment_for
+from hpckit.slurm.sbatch_answers import submitted_job
 from hpckit.slurm.squeue import SlurmJob, includes, queue
 from hpckit.submit.batch_script import gpu_options
 
@@ -28,7 +28,6 @@ MODULE = "hpckit.evaluation.evaluation_job"
 _SUBMIT_S = 60.0
 """Seconds after which a call of sbatch is given up."""
 _COMMENT = "hpckit-eval:"
-_SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 
 
 class EvaluationSubmitError(RuntimeError):
@@ -165,10 +164,9 @@ class SlurmEvaluations:
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise EvaluationSubmitError(f"sbatch: {error}") from error
-        if done.returncode or not (found := _SUBMITTED.findall(done.stdout)):
+        if done.returncode or (job := submitted_job(done.stdout)) is None:
             words = " ".join((done.stderr.strip() or done.stdout.strip()).split())
             raise EvaluationSubmitError(words or f"sbatch: exit status {done.returncode}")
-        job = found[-1]
         return [{"job": job}] if len(ids) == 1 else [{"job": f"{job}_{i}"} for i in range(len(ids))]
 
     def find(self) -> dict[str, dict[str, Any]]:

@@ -19,8 +19,8 @@ from hpckit.slurm.cluster_config import (
     grace_of,
     has_cons_tres,
 )
-from hpckit.slurm.time_limits import format_time, parse_time
 from hpckit.text.quantities import count
+from hpckit.text.slurm_times import format_time, parse_time
 
 SCRATCH_BYTES = 20 << 30
 """Free bytes below which a disk is too small for code snapshots and compilers' caches."""

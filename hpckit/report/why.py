@@ -14,8 +14,8 @@ from hpckit.report.overview import Overview
 from hpckit.report.present_problems import present_problems
 from hpckit.report.run_state import RunState
 from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_of_nodes, is_singleton
+from hpckit.slurm.sbatch_answers import explain_refusal
 from hpckit.slurm.squeue import SlurmJob
-from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.text.quantities import ago, moment, span, times
 
 _JOB_ENDS = {

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hpckit.slurm.time_limits import parse_time
+from hpckit.text.slurm_times import parse_time
 
 CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.slurm.scontrol import cluster_name
-from hpckit.slurm.time_limits import format_time, parse_time
+from hpckit.text.slurm_times import format_time, parse_time
 
 Treatment = Literal["key", "option", "flag", "unused", "refused", "silent"]
 """What becomes of a variable.

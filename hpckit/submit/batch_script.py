@@ -15,8 +15,8 @@ from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, module_in
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.job_ownership import job_comment
-from hpckit.slurm.time_limits import parse_time
 from hpckit.submit.signal_hold import IGNORED
+from hpckit.text.slurm_times import limit_seconds
 
 _NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
 MOST_TASKS = 1_000_000
@@ -124,9 +124,7 @@ def interpreter(slurm: SlurmSpec, place: BatchJob) -> str:
 
 def minutes(limit: str) -> int:
     """Returns the minutes of a time limit [D-]HH:MM:SS, rounded up."""
-    seconds = parse_time(limit)
-    assert seconds is not None  # the spec is valid
-    return math.ceil(seconds / 60)
+    return math.ceil(limit_seconds(limit) / 60)
 
 
 def _slurm(spec: RunSpec) -> SlurmSpec:

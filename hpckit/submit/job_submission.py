@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pkgutil
-import re
 import shlex
 import signal
 import sys
@@ -21,11 +20,11 @@ from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, SUPERVISOR, mo
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
 from hpckit.slurm.environment import removed_variables, shortened_variables
+from hpckit.slurm.sbatch_answers import submitted_job
 from hpckit.submit import batch_script
 
 # submitit's local executor ends jobs after this time; a run ends by its verdict.
 _NO_LIMIT_MIN = 60 * 24 * 366
-_SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 # Signals that a terminal sends to all processes started from it. The job outlives the terminal.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
@@ -138,11 +137,9 @@ class _EnvironmentExecutor(submitit.SlurmExecutor):
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """Returns the number in the output of sbatch, which may have notes of a plug-in or of a
-        wrapper that also speak of jobs."""
         text = string.decode(errors="replace") if isinstance(string, bytes) else string
-        if found := _SUBMITTED.findall(text):
-            return str(found[-1])
+        if (job := submitted_job(text)) is not None:
+            return job
         number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(text)
         return number
 

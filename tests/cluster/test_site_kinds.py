@@ -15,8 +15,8 @@ from hpckit.doctor.finding import Finding
 from hpckit.doctor.site_examination import examine
 from hpckit.init.site_choice import SiteRequest, Value
 from hpckit.init.site_description import describe
+from hpckit.slurm.sbatch_answers import explain_refusal
 from hpckit.slurm.squeue import parse_queue
-from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.submit.compose import compose_spec
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import ClusterOptions

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hpckit.config.spec import ContainerSpec, SlurmSpec
+from hpckit.text.slurm_times import limit_seconds
 
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 # Options of sbatch that other keys set.
@@ -86,13 +87,6 @@ def option_problem(option: str) -> str | None:
     if not _OPTION.fullmatch(option):
         return "use the long name of an sbatch option, without leading dashes"
     return None
-
-
-def limit_seconds(limit: str) -> int:
-    """Returns the seconds of a time limit [D-]HH:MM:SS."""
-    days, _, clock = limit.rpartition("-")
-    hours, minutes, seconds = map(int, clock.split(":"))
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _variable(name: str) -> str | None:

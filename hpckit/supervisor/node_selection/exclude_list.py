@@ -28,8 +28,8 @@ from hpckit.slurm.node_exclusion import (
     excludable_nodes,
     excluded_from,
 )
+from hpckit.slurm.sbatch_answers import explain_refusal
 from hpckit.slurm.scontrol import field, run_scontrol, show_job
-from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.submit import batch_script
 from hpckit.submit.exclusion.partition_nodes import partition_nodes
 from hpckit.supervisor.continuation.successor_watch import SuccessorFate, SuccessorState

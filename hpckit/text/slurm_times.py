@@ -25,6 +25,13 @@ def parse_time(text: str) -> int | None:
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def limit_seconds(limit: str) -> int:
+    """Returns the seconds of a time limit of a valid spec."""
+    seconds = parse_time(limit)
+    assert seconds is not None
+    return seconds
+
+
 def format_time(seconds: int) -> str:
     """Formats seconds as `cluster.slurm.time_limit` has them: "12:00:00", "1-12:00:00"."""
     minutes, seconds = divmod(seconds, 60)

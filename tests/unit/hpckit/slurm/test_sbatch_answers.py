@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.slurm.submit_refusals import explain_refusal
+from hpckit.slurm.sbatch_answers import explain_refusal
 
 _FAILED = "sbatch: error: Batch job submission failed: "
 

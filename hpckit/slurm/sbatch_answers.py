@@ -1,4 +1,4 @@
-"""Explains why sbatch refuses a job, and what can be done about it.
+"""Reads what sbatch answers: the number of a job, or why it refuses one and what can be done.
 
 By the messages of sbatch 22.05 to 26.05. Where a limit of accounting is exceeded, its name comes on
 a line of its own before the text of the error code (slurm_errno.c).
@@ -8,6 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+_SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
+
+
+def submitted_job(text: str) -> str | None:
+    """Returns the number of the job by the output of sbatch, which may have notes of a plug-in or
+    of a wrapper that also speak of jobs; None: it names none."""
+    found = _SUBMITTED.findall(text)
+    return found[-1] if found else None
 
 
 @dataclass(frozen=True)
