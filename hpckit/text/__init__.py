@@ -1,2 +1,2 @@
-"""Texts for numbers, sizes and times, those of Slurm too, and values that JSON can hold. This package
-imports nothing of hpckit."""
+"""Texts for numbers, sizes and times, those of Slurm too, and values that JSON can hold. This
+package imports nothing of hpckit."""
