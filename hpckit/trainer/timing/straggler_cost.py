@@ -60,8 +60,6 @@ class SlowNode:
     """How much longer this rank works than the median of its group, as a share of the median."""
     phase: Part
     """The step phase in which it takes longer; "compute" is any of forward and backward."""
-    chance: float
-    """Upper bound of the probability with which equal ranks give this result."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def _slow_nodes(
             peers = [r for r in groups[places[rank].group] if r != rank]
             others = [r for r in peers if places[r].node != node]
             phase = _slow_phase(window, rank, others or peers)
-            slow = SlowNode(node, rank, median(excess[rank]), phase, chance[node])
+            slow = SlowNode(node, rank, median(excess[rank]), phase)
             found_nodes.append(slow)
     return tuple(sorted(found_nodes, key=lambda one: -one.excess))
 
