@@ -153,10 +153,10 @@ def _translated_errors() -> Iterator[None]:
     except FileNotFoundError as error:
         raise PermanentSourceError("404 Not Found: the object does not exist") from error
     except (BaseError, OSError) as error:
-        raise judge(str(error), type(error).__name__) from error
+        raise classify_error(str(error), type(error).__name__) from error
 
 
-def judge(text: str, kind: str) -> Exception:
+def classify_error(text: str, kind: str) -> Exception:
     """Return a TransientSourceError or PermanentSourceError for obstore's message `text` of an
     error of the kind `kind`."""
     text = text.partition("\n\nDebug source:")[0]

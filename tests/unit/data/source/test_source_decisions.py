@@ -20,7 +20,7 @@ from data.source import retry
 from data.source.address import Address, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
-from data.source.object_requests import judge, stream
+from data.source.object_requests import classify_error, stream
 from data.source.piece_size import LEAST, MOST, PieceSize, piece_bytes
 from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
@@ -95,12 +95,14 @@ class TestRetries:
         [(400, 1), (401, 1), (403, 1), (408, 0), (416, 1), (429, 0), (500, 0), (501, 1), (503, 0)],
     )
     def test_which_answers_pass(self, status: int, final: int) -> None:
-        error = judge(f"Server returned non-2xx status code: {status} x", "GenericError")
+        error = classify_error(f"Server returned non-2xx status code: {status} x", "GenericError")
         assert isinstance(error, PermanentSourceError if final else TransientSourceError)
         assert str(status) in str(error)
 
     def test_no_query_is_shown_of_an_answer(self) -> None:
-        assert "abc" not in str(judge("error for url (http://h/x?sig=abc)", "GenericError"))
+        assert "abc" not in str(
+            classify_error("error for url (http://h/x?sig=abc)", "GenericError")
+        )
 
 
 class TestLimits:
