@@ -35,6 +35,7 @@ from hpckit.trainer.collectives.collective_figures import (
     rank_label,
     round_robin,
 )
+from hpckit.trainer.device.device_queue import synchronize
 from hpckit.trainer.parallel.collectives import (
     all_gather_single,
     collective_device,
@@ -98,17 +99,13 @@ class CollectiveTimer:
         return cast(list[float], found.tolist())
 
     def _timed(self, call: Callable[[], object], count: int) -> float:
-        self._synchronize()
+        synchronize(self.device)
         dist.barrier()
         begun_s = time.perf_counter()
         for _ in range(count):
             call()
-        self._synchronize()
+        synchronize(self.device)
         return (time.perf_counter() - begun_s) / count
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 PairCall: TypeAlias = Callable[[CollectiveTimer, int, int], Callable[[], object]]

@@ -14,6 +14,7 @@ import torch
 
 from checkpointing.storage import open_storage
 from hpckit.system.store_timeouts import interactive_store_options
+from hpckit.trainer.device.device_queue import synchronize
 
 MIB = 1 << 20
 MEMORY_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
@@ -101,11 +102,11 @@ def store_bandwidths(url: str) -> tuple[float, float]:
 def _rate(call: Callable[[], object], size: int, device: torch.device, seconds: float) -> float:
     """Returns the bytes per second of calls that move `size` bytes each."""
     call()  # pages are mapped, and a GPU is woken
-    _synchronize(device)
+    synchronize(device)
     count, begun_s = 0, time.perf_counter()
     while count == 0 or time.perf_counter() - begun_s < seconds:
         call()
-        _synchronize(device)
+        synchronize(device)
         count += 1
     return count * size / (time.perf_counter() - begun_s)
 
@@ -114,8 +115,3 @@ def _timed(do: Callable[[], object]) -> float:
     begun_s = time.perf_counter()
     do()
     return max(1e-9, time.perf_counter() - begun_s)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hpckit.trainer.device.device_queue import synchronize
+
 SIZE = {"cpu": 256, "cuda": 8192}
 """Rows and columns of the matrices whose products are timed."""
 _CHECKED_ROWS = 64
@@ -77,12 +79,7 @@ def _repeat(
     while count == 0 or (count < _MOST_PRODUCTS and time.perf_counter() - begun_s < seconds):
         torch.mm(one, other, out=result)
         differs |= (result != first).any()  # takes a small part of the time of a product
-        _synchronize(result.device)
+        synchronize(result.device)
         count += 1
     flops = 2.0 * one.shape[0] * one.shape[1] * other.shape[1]
     return count * flops / (time.perf_counter() - begun_s), not bool(differs)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

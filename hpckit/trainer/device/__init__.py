@@ -1,2 +1,2 @@
-"""The device of a rank: checks of its features, the attention kernel, compiled blocks and peak
-FLOP/s. Only `hpckit.trainer` imports it."""
+"""The device of a rank: checks of its features, its queue, the attention kernel, compiled blocks
+and peak FLOP/s. Only `hpckit.trainer` imports it."""

@@ -21,6 +21,7 @@ from hpckit.config.spec import PrecisionSpec, ResnetSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.system.atomic_files import write_text
 from hpckit.trainer.device.device_capability import lack_of_bf16
+from hpckit.trainer.device.device_queue import synchronize
 from hpckit.trainer.measurement.batch_size_figures import (
     REPORT,
     SEARCH,
@@ -170,8 +171,7 @@ def _warm_up(step: Callable[[], None], scale: LossScale) -> None:
 def _timed(step: Callable[[], None], device: torch.device) -> float:
     begun_s = time.perf_counter()
     step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - begun_s
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from hpckit.trainer.device.device_queue import synchronize
 from hpckit.trainer.measurement.cost_report import MachinePeaks
 
 _BUDGET_S = 0.3
@@ -63,13 +64,8 @@ def _fastest(call: Callable[[], object], device: torch.device, budget_s: float) 
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:
-    _synchronize(device)
+    synchronize(device)
     begun_s = time.perf_counter()
     call()
-    _synchronize(device)
+    synchronize(device)
     return max(1e-9, time.perf_counter() - begun_s)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hpckit.config.spec import RunSpec
 from hpckit.system.atomic_files import write_text
+from hpckit.trainer.device.device_queue import synchronize
 from hpckit.trainer.measurement.activation_memory import ActivationMemory
 from hpckit.trainer.measurement.cost_report import COSTS, ENDING, StepCosts
 from hpckit.trainer.measurement.machine_peaks import measure_peaks
@@ -82,8 +83,7 @@ class StepCostMeter:
         self._profile.start()
 
     def _end_profile(self, done: profile) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        synchronize(self._device)
         done.stop()
         self._events = [*(done.events() or [])]  # type: ignore[no-untyped-call]
         self._profile = None

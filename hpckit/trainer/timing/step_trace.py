@@ -17,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from hpckit.torch_internals import DeviceType, is_profiler_enabled
+from hpckit.trainer.device.device_queue import synchronize
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class StepTracer:
         self._profile = profile(
             activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
         )
-        self._wait_for_device()
+        synchronize(self._device)
         self._profile.start()
         self._begun_s = time.monotonic()
         self._cost_s = self._begun_s - begun_s
@@ -95,7 +96,7 @@ class StepTracer:
         """End the step."""
         if self._profile is None:
             return
-        self._wait_for_device()
+        synchronize(self._device)
         ended_s = time.monotonic()
         self._profile.stop()
         profiler, self._profile = self._profile.profiler, None
@@ -126,10 +127,6 @@ class StepTracer:
             self.is_taken, self._since_s = False, time.monotonic()
         else:
             self._is_due = is_trace_due(cost_s, since_s, self._share)
-
-    def _wait_for_device(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def is_trace_due(cost_s: float, since_s: float, share: float) -> bool:
