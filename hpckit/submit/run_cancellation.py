@@ -163,4 +163,4 @@ def _record(it: Overview) -> None:
 
 def _scancel(words: Sequence[str]) -> None:
     if (problem := run_scancel(words, _TIMEOUT_S)) is not None:
-        raise QueueError(f"scancel: {problem}")
+        raise QueueError(problem)

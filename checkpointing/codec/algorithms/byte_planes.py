@@ -61,10 +61,7 @@ _View: TypeAlias = tuple[PlanePiece, Words]  # a piece of all words
 
 def encode_body(series: WordSeries) -> Buffer:
     """Returns the body described above, larger than the words by at most 240 bytes plus a
-    ten-thousandth.
-
-    Args:
-    """
+    ten-thousandth."""
     if not len(series.words):
         return b""
     pieces = cut(_sampled(series))
