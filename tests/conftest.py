@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -88,11 +90,14 @@ def pytest_terminal_summary(
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without garbage collection, and keep what is there by then out of it: to
-    go through all modules and tests takes more than a second, and nothing of them is garbage."""
+    go through all modules and tests takes more than a second, and nothing of them is garbage. If
+    they have imported OmegaConf, it will parse no file twice."""
     gc.disable()
     try:
         return (yield)
     finally:
+        if "omegaconf" in sys.modules:
+            importlib.import_module("tests.startup.parsed_configs").keep_parsed()
         gc.freeze()
         gc.enable()
 

@@ -15,6 +15,7 @@ from slurm.devcluster.files import debian_packages
 from slurm.devcluster.options import ClusterOptions, Form
 from tests.cluster import guard
 from tests.cluster.slurm import Slurm
+from tests.startup.fork_request import IN_JOBS
 
 # As soon as a busy machine allows, a silent node is down; and a cancelled job has time to save
 _QUICK = ("MessageTimeout=3", "TCPTimeout=2", "KillWait=30")
@@ -56,6 +57,22 @@ def other_slurm() -> str | None:
     """The folder of the Slurm that the environment asks for; None: this machine's."""
     name = os.environ.get(_SLURM)
     return str(debian_packages.unpack(name)) if name else None
+
+
+_SIGNALLED_BY_SLURM = (
+    *("test_beginning", "test_endings", "test_expedited_requeue", "test_own_jobs", "test_runs"),
+    "test_wrappers",
+)
+"""Files of tests about what Slurm's signals do to the processes of a job."""
+
+
+@pytest.fixture(autouse=True)
+def _forks_in_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Supervisors and watchdogs of other tests are forks that have their imports done."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem not in _SIGNALLED_BY_SLURM:
+            patch.setenv(IN_JOBS, "1")
+        yield
 
 
 @pytest.fixture(scope="session")

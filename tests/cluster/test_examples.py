@@ -22,6 +22,7 @@ from tests.integration.examples.launched_programs import (
     undisturbed,
 )
 from tests.integration.run.runs import history, kill
+from tests.startup.fork_request import WITH
 
 SAVE_EVERY = 20  # steps, in the programs
 
@@ -64,9 +65,17 @@ def disturb(it: Launched) -> None:
     ],
 )
 def test_it_is_carried_on_by_the_successor(
-    ports: Slurm, tmp_path: Path, name: str, needed: str, words: tuple[str, ...]
+    ports: Slurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    needed: str,
+    words: tuple[str, ...],
 ) -> None:
-    pytest.importorskip(needed.partition(".")[0], reason="the dev extra has it")
+    package = needed.partition(".")[0]
+    pytest.importorskip(package, reason="the dev extra has it")
+    if package != "torch":
+        monkeypatch.setenv(WITH, package)
     before, after = EXAMPLES / name / "before.py", EXAMPLES / name / "after.py"
     whole = undisturbed(tmp_path / "before", before, *words, imports=[needed])
     folder = tmp_path / "after"
@@ -88,10 +97,11 @@ def test_it_is_carried_on_by_the_successor(
     ("name", "needed"), [("huggingface", "transformers"), ("lightning", "lightning")]
 )
 def test_it_goes_on_in_the_same_job_on_the_node_that_is_left(
-    namespaces: Slurm, tmp_path: Path, name: str, needed: str
+    namespaces: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needed: str
 ) -> None:
     """From the newest checkpoint, as the node was lost without notice."""
     pytest.importorskip(needed, reason="the dev extra has it")
+    monkeypatch.setenv(WITH, needed)
     program = EXAMPLES / name / "after.py"
     project_with(tmp_path / "project", program)
     it = submit(namespaces, tmp_path, program, "--epochs", "1", key="elastic=shrink")

@@ -17,14 +17,27 @@ ADDRESS = "SHARED_IMPORTS"
 """Variable with the folder of the sockets."""
 FOR = "SHARED_IMPORTS_FOR"
 """Variable of a process that takes part for this reason, and has no such variable from then on."""
+IN_JOBS = "SHARED_IMPORTS_IN_JOBS"
+"""Variable with which the programs of a job of Slurm take part, too."""
 SERVES = "SHARED_IMPORTS_ROOM"
 """Variable that only processes with the imports have; its value is room for other variables."""
+WITH = "SHARED_IMPORTS_WITH"
+"""Variable with one of the frameworks, which the ranks of a run then have imported, too."""
 RUNS, TESTS, WORKERS = "runs", "tests", "workers"
+FRAMEWORKS = {
+    f"{RUNS}-lightning": "lightning",
+    f"{RUNS}-transformers": "transformers.trainer",
+    f"{RUNS}-torchdata": "torchdata.stateful_dataloader",
+    f"{RUNS}-torchtitan": "torchtitan.components.optimizer",
+    f"{RUNS}-accelerate": "accelerate",
+}
+"""Kinds that are as RUNS, and what these import besides."""
 SERVICES, PROGRAMS = "services", "programs"  # which do not import torch
 FORK_SERVER = "hpckit.trainer.torchrun.fork_server"
 
 FILES = 3  # standard input, output and error
 DESCRIPTORS = FILES + 2  # those, the end of a pipe, and the process itself
+UPPER = 512  # above all descriptors that a process has
 NUMBER_BYTES = 4
 OUT_OF_MEMORY = "/proc/self/oom_score_adj"
 _AREAS = range(45, 49)  # proc_pid_stat(5): fields 48 to 51, counted from that of the state
@@ -58,6 +71,8 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
         kind: which process is asked.
         program: what Python runs, as `Order.program` has it.
     """
+    place = f"{os.environ[ADDRESS]}/{kind}"
+    kind = RUNS if kind in FRAMEWORKS else kind
     try:
         for number in range(FILES):
             os.fstat(number)
@@ -67,7 +82,7 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
         return
     with socket.socket(socket.AF_UNIX) as server:
         try:
-            server.connect(f"{os.environ[ADDRESS]}/{kind}")
+            server.connect(place)
         except OSError:  # there is nobody, or not any more
             return
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
@@ -107,7 +122,7 @@ def _inherited() -> list[int]:
     found = []
     for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         with suppress(OSError):  # the folder that was listed
-            if number >= FILES and os.get_inheritable(number):
+            if FILES <= number < UPPER and os.get_inheritable(number):
                 found.append(number)
     return found
 
@@ -120,8 +135,7 @@ def _forward_signals(fork: int) -> None:
             signal.pidfd_send_signal(fork, number)
 
     for number in _FORWARDED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, forward)
+        signal.signal(number, forward)  # what is ignored now the fork may heed later
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # the fork has the mask
 
 

@@ -26,7 +26,9 @@ from typing import Any, NoReturn
 from tests.startup.fork_request import (
     FILES,
     OUT_OF_MEMORY,
+    PROGRAMS,
     RUNS,
+    UPPER,
     end_as,
     likeness,
 )
@@ -34,7 +36,6 @@ from tests.startup.shown_words import show, show_in_forks
 
 CHECKOUT = Path(__file__).parents[2]
 PR_SET_PDEATHSIG = 1  # prctl(2)
-_UPPER = 512  # above all descriptors that a process has
 _ENTERED = {
     **{"ipc": 0x8000000, "mnt": 0x20000, "net": 0x40000000, "pid": 0x20000000, "uts": 0x4000000}
 }
@@ -100,6 +101,7 @@ def become(order: ForkOrder, modules: Sequence[ModuleType]) -> None:
     *files, end, sender = _moved_up(order.descriptors)
     os.close(sender)
     _die_at(end)
+    os.set_inheritable(end, content["kind"] == PROGRAMS)  # a program that it becomes dies then, too
     os.setsid()
     numbers = [*range(FILES), *content["descriptors"]]
     for number, descriptor in zip(numbers, files, strict=True):
@@ -136,7 +138,7 @@ def become(order: ForkOrder, modules: Sequence[ModuleType]) -> None:
 
 def _moved_up(descriptors: Sequence[int]) -> list[int]:
     """The same, above the numbers that the process has that ordered this fork."""
-    least = min(_UPPER, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    least = min(UPPER, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     found = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, least) for one in descriptors]
     for one in descriptors:
         os.close(one)

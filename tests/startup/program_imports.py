@@ -20,10 +20,14 @@ def import_all() -> None:
         importlib.import_module(name)
     from hpckit import cli
     from hpckit.config.spec_parser import prepare_parser
+    from hpckit.submit.compose import compose_spec
+    from tests.startup.parsed_configs import keep_parsed
 
     main = cli.main
     importlib.import_module("hpckit.cli.main")  # of the same name
     cli.main = main
     prepare_parser()
+    keep_parsed()
+    compose_spec([])  # which reads most files that others read
     if "torch" in sys.modules:
         raise RuntimeError("a process that is to do without torch has imported it")

@@ -9,6 +9,7 @@ server waits, ends as the fork does, and if it is killed, the kernel kills the f
 There is a process, with a socket, for each kind of those that ask:
 
 - `RUNS`: fork servers of runs under test, and the process that has the model of an evaluation;
+- `FRAMEWORKS`: fork servers of runs whose programs use one, as a test says by `WITH`;
 - `TESTS`: fork servers of the tests themselves, which import more than torch;
 - `WORKERS`: the workers of xdist: it has imported the modules of all tests that are asked for;
 - `SERVICES`: checkpoint services, of which the suite starts hundreds, and which do without torch:
@@ -16,20 +17,19 @@ There is a process, with a socket, for each kind of those that ask:
 - `PROGRAMS`: what else of a run does without torch: `launch.py`, `hpckit`, the supervisor, and the
   watchdog of each node.
 
-The second and third are forks of the one before, with what they import besides, and so is the last
-of `SERVICES`. Each imports when it is first asked. `sitecustomize` decides by its program which
-kind a process is; one of the tests is of the kind that `SHARED_IMPORTS_FOR` in its environment
-names. A fork server of a run goes on in its fork where it began to import; all others are run as
-programs of their own. These have the command line, the environment and the streams that they would
-have, and get the signals of the process that waits for them; what is theirs no more is that one's
-number and parent.
+Most are forks of another one (`_FORK_OF`), with what they import besides. Each imports when it is
+first asked. `sitecustomize` decides by its program which kind a process is; one of the tests is of
+the kind that `SHARED_IMPORTS_FOR` in its environment names. A fork server of a run goes on in its
+fork where it began to import; all others are run as programs of their own. These have the command
+line, the environment and the streams that they would have, and get the signals of the process that
+waits for them; what is theirs no more is that one's number and parent.
 
 On a node with namespaces or cgroups of its own the fork enters those of the process that asks, as
 root may. A process of another environment does its imports by itself, as outside of the suite:
 where its namespaces cannot be entered, or it is of another user, of other code, or has other
 variables that are read by imports. So does each one if `SHARED_IMPORTS=0` is in the environment,
-and in a job of Slurm each one of `PROGRAMS`. Where the kernel does not let a process replace its
-command line, only `RUNS` are served.
+and in a job of Slurm each one of `PROGRAMS`, unless `SHARED_IMPORTS_IN_JOBS` is there. Where the
+kernel does not let a process replace its command line, only `RUNS` are served.
 
 What forks share, and fork servers of several nodes do not, is the seed of Python's hashes: an order
 of a set that differs between nodes is seen only where fork servers do their imports by themselves,
@@ -63,6 +63,7 @@ from tests.startup.fork_request import (
     ADDRESS,
     DESCRIPTORS,
     FORK_SERVER,
+    FRAMEWORKS,
     NUMBER_BYTES,
     PROGRAMS,
     RUNS,
@@ -82,16 +83,17 @@ from tests.startup.forked_process import (
 )
 from tests.startup.shown_words import is_replaceable
 
-_IMPORTS = {
+_IMPORTS: dict[str, tuple[str, str | None]] = {
     RUNS: ("hpckit.trainer.torchrun.forked_workers", None),
     TESTS: ("tests.forkserver", "import_all"),
     WORKERS: ("tests.startup.worker_imports", "import_all"),
     SERVICES: ("checkpointing.service.process", None),
     PROGRAMS: ("tests.startup.program_imports", "import_all"),
+    **{kind: (module, None) for kind, module in FRAMEWORKS.items()},
 }
 """What each process imports: a module, and a function of it that imports more."""
-_FIRST = (RUNS, SERVICES)
-"""Those that the suite starts itself."""
+_FORK_OF = {TESTS: RUNS, WORKERS: TESTS, PROGRAMS: SERVICES, **dict.fromkeys(FRAMEWORKS, RUNS)}
+"""Which process each is a fork of; the suite starts the others itself."""
 _PACKAGES = ("hpckit", "checkpointing", "data")
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16  # for others' variables, and for their command lines
@@ -120,7 +122,7 @@ class SharedImports:
         of_runs = torchrun_variables(1) | _AS_IN_RUNS
         if is_replaceable():
             self._processes = [
-                _start(folder, (RUNS, TESTS, WORKERS), of_runs),
+                _start(folder, (RUNS, *FRAMEWORKS, TESTS, WORKERS), of_runs),
                 _start(folder, (SERVICES, PROGRAMS), {}),
             ]
         else:
@@ -216,11 +218,12 @@ class _Fork:
 
 def _serve(listeners: dict[str, socket.socket]) -> ForkOrder:
     """Make a fork for each process that asks for one and is like this process, which is the first
-    of those that `listeners` names. Return what was ordered, in the forks only. Fork the process
-    with more imports when it is first asked for."""
+    of those that `listeners` names. Return what was ordered, in the forks only. Fork a process with
+    more imports when it is first asked for."""
     kind, *others = listeners
     listener = listeners[kind]
-    own, modules = json.loads(json.dumps(likeness(kind))), _modules(CHECKOUT)
+    basis = RUNS if kind in FRAMEWORKS else kind
+    own, modules = json.loads(json.dumps(likeness(basis))), _modules(CHECKOUT)
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         selector.register(_STDIN, selectors.EVENT_READ)
@@ -233,18 +236,21 @@ def _serve(listeners: dict[str, socket.socket]) -> ForkOrder:
                     os.close(key.fd)
                     key.data.report_end()
                 elif key.fd == _STDIN:
-                    if kind in _FIRST:  # it would have been killed before, had the suite ended well
+                    if kind not in _FORK_OF:  # it would have been killed, had the suite ended well
                         shutil.rmtree(os.environ[ADDRESS], ignore_errors=True)
                     os._exit(0)
                 elif key.fileobj is not listener:
+                    asked = next(other for other in others if listeners[other] is key.fileobj)
+                    branch = _branch(kind, others, asked)
                     if _fork_process_with_more(kind) == 0:
-                        listener.close()
+                        for name in {*listeners} - {*branch}:
+                            listeners[name].close()
                         _close_all(selector)
-                        return _serve({name: listeners[name] for name in others})
-                    for other in others:
+                        return _serve({name: listeners[name] for name in branch})
+                    for other in branch:
                         selector.unregister(listeners[other])
-                        listeners[other].close()
-                    others.clear()
+                        listeners.pop(other).close()
+                        others.remove(other)
                     break  # those that follow may be of sockets that are closed
                 elif (order := _accept(listener)) is None:
                     continue
@@ -262,6 +268,16 @@ def _serve(listeners: dict[str, socket.socket]) -> ForkOrder:
                         one.close()
                     _close_all(selector)
                     return order
+
+
+def _branch(kind: str, others: Sequence[str], asked: str) -> list[str]:
+    """The process that is a fork of this one and is or forks the one that is asked for, and all
+    that it forks, the first one first."""
+    while _FORK_OF[asked] != kind:
+        asked = _FORK_OF[asked]
+    found = [asked]
+    found += [other for other in others if _FORK_OF[other] in found]
+    return found
 
 
 def _fork_process_with_more(kind: str) -> int:

@@ -18,7 +18,7 @@ _CHECKOUT = __file__.removesuffix("tests/startup/sitecustomize.py")
 _PACKAGES = ("hpckit/", "checkpointing/", "data/")
 _SERVICE = "checkpointing.service"
 _WITH_TORCH = ("hpckit.trainer.torchrun.fork_server", "hpckit.evaluation.evaluation_worker")
-_PROGRAMS = ("submitit.core._submit", "hpckit.agent.watchdog")
+_PROGRAMS = ("submitit.core._submit", "hpckit.agent.watchdog", "hpckit.supervisor.user_job")
 _CODE = ("from hpckit.cli.main import", "import sys; from hpckit.submit.launch_command import")
 """Beginnings of code that processes run instead of `hpckit` and `launch.py`."""
 _SCRIPTS = ("launch.py", "/bin/hpckit")
@@ -64,8 +64,8 @@ def _program() -> list[str]:
 
 def _kind(program: list[str]) -> str | None:
     """The kind of process of which a fork runs this program; None: this process runs it. Slurm
-    signals some programs by rules of its own, and knows them by their place among processes; so
-    does a terminal."""
+    signals programs by their place among processes, which a fork does not have, so that only tests
+    to which that is nothing ask for forks in jobs. A terminal does so, too."""
     asked = os.environ.pop("SHARED_IMPORTS_FOR", None)
     if os.environ.get("SHARED_IMPORTS", "0") == "0" or not program:
         return None
@@ -73,7 +73,7 @@ def _kind(program: list[str]) -> str | None:
         return asked
     first, second = [*program, ""][:2]
     if first == "-m" and second in _WITH_TORCH:
-        return "runs"
+        return "-".join(filter(None, ("runs", os.environ.get("SHARED_IMPORTS_WITH"))))
     if first == "-m" and second == _SERVICE:
         return "services"
     is_program = (
@@ -81,8 +81,8 @@ def _kind(program: list[str]) -> str | None:
         or (first == "-c" and second.startswith(_CODE))
         or first.endswith(_SCRIPTS)
     )
-    is_signalled_otherwise = "SLURM_JOB_ID" in os.environ or os.isatty(0)
-    return "programs" if is_program and not is_signalled_otherwise else None
+    is_alone_in_job = "SLURM_JOB_ID" in os.environ and "SHARED_IMPORTS_IN_JOBS" not in os.environ
+    return "programs" if is_program and not is_alone_in_job and not os.isatty(0) else None
 
 
 def _call(name: str, function: str, *arguments: object) -> None:

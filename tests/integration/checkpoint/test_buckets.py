@@ -138,8 +138,7 @@ def test_the_same_state_by_either_way_is_the_same_chunks(tmp_path: Path) -> None
 
 
 def test_changes_are_stored_as_differences_and_the_memory_is_small(tmp_path: Path) -> None:
-    # "auto" stores some chunks raw where the disk is faster than the codec.
-    ckpt, events = through(tmp_path, compress=True)
+    ckpt, events = through(tmp_path, compress=True)  # however fast the store is
     state, sizes = state_of(3), []
     for step in range(1, 4):
         ckpt.save(step, state)

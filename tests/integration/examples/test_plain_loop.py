@@ -18,7 +18,12 @@ from tests.integration.examples.example_programs import (
     run,
 )
 
-STEPS = ("--steps", 400)  # of a millisecond or two: who kills at a step may be some late
+LAST = 400  # steps of a millisecond or two: who kills at a step may be some late
+LAST_OF_TWO = 200  # of two ranks, whose steps take several
+
+
+def steps(last: int) -> tuple[str, int]:
+    return "--steps", last
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +33,24 @@ def forks() -> Iterator[ForkedExample]:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks"), [((), None), (TORCHRUN, 2)], ids=["alone", "torchrun"]
+    ("launcher", "ranks", "last"),
+    [((), None, LAST), (TORCHRUN, 2, LAST_OF_TWO)],
+    ids=["alone", "torchrun"],
 )
 def test_killed_it_goes_on_as_if_nothing_had_been(
-    tmp_path: Path, forks: ForkedExample, launcher: Sequence[str], ranks: int | None
+    tmp_path: Path, forks: ForkedExample, launcher: Sequence[str], ranks: int | None, last: int
 ) -> None:
-    reference, root = tmp_path / "reference", tmp_path / "root"
-    with beside(partial(run, "plain_loop", reference, *STEPS, launcher=launcher)) as finished:
-        first = forks.run(root, *STEPS, ranks=ranks, kill_at=30)
-        second = forks.run(root, *STEPS, ranks=ranks, kill_at=120)
+    reference, root, words = tmp_path / "reference", tmp_path / "root", steps(last)
+    with beside(partial(run, "plain_loop", reference, *words, launcher=launcher)) as finished:
+        first = forks.run(root, *words, ranks=ranks, kill_at=30)
+        second = forks.run(root, *words, ranks=ranks, kill_at=100)
         kill_service(root, "plain")
-        third = forks.run(root, *STEPS, ranks=ranks)
+        third = forks.run(root, *words, ranks=ranks)
         whole = finished.result()
-    assert sorted(whole.losses) == list(range(1, 401))
+    assert sorted(whole.losses) == list(range(1, last + 1))
     assert min(first.losses) == 1
     assert 1 < min(second.losses) <= min(third.losses)
-    assert max(third.losses) == 400
+    assert max(third.losses) == last
     for part in (first, second, third):
         assert part.losses.items() <= whole.losses.items()
     assert_same_end(root, reference, "plain")
@@ -51,8 +58,9 @@ def test_killed_it_goes_on_as_if_nothing_had_been(
 
 def test_what_two_ranks_saved_one_goes_on_with(tmp_path: Path, forks: ForkedExample) -> None:
     root = tmp_path / "root"
-    forks.run(root, *STEPS, ranks=2, kill_at=100)
-    alone = forks.run(root, *STEPS)
-    assert sorted(alone.losses) == list(range(min(alone.losses), 401))
+    words = steps(LAST_OF_TWO)
+    forks.run(root, *words, ranks=2, kill_at=50)
+    alone = forks.run(root, *words)
+    assert sorted(alone.losses) == list(range(min(alone.losses), LAST_OF_TWO + 1))
     assert min(alone.losses) > 1
-    assert forks.run(root, *STEPS).losses == {}  # nothing is left to do
+    assert forks.run(root, *words).losses == {}  # nothing is left to do

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import PurePath
 from typing import Any
 
 import pytest
 
 from tests.changed import CHECKOUT
-from tests.scheduling import LONGEST, LongestFirst, marker_of, next_scope, scope_of
+from tests.scheduling import (
+    COMPUTING,
+    COMPUTING_WORKERS,
+    WAITING,
+    LongestFirst,
+    marker_of,
+    next_scope,
+    scope_of,
+)
 
 NFS = "tests/faults/test_store_nfs.py"
 
@@ -49,12 +58,46 @@ def test_tests_that_share_what_takes_long_are_in_one_scope(nodeid: str, scope: s
 
 
 def test_what_takes_longest_begins_first_and_the_rest_in_its_order() -> None:
-    waiting = ["tests/unit/b.py", "tests/unit/a.py", "tests/integration/c.py", "clusters"]
+    left = ["tests/unit/b.py", "tests/unit/a.py", "tests/integration/data/c.py", "clusters"]
     begun = []
-    while waiting:
-        begun.append(next_scope(waiting))
-        waiting.remove(begun[-1])
-    assert begun == ["clusters", "tests/integration/c.py", "tests/unit/b.py", "tests/unit/a.py"]
+    while left:
+        begun.append(next_scope(left, ["tests/unit/d.py"] * COMPUTING_WORKERS))
+        left.remove(begun[-1])
+    assert begun == [
+        *("clusters", "tests/integration/data/c.py"),
+        *("tests/unit/b.py", "tests/unit/a.py"),
+    ]
+
+
+def test_a_few_workers_have_scopes_that_compute_while_there_are_others() -> None:
+    left = ["tests/integration/run/test_a.py", "tests/trainers/test_trainers.py"]
+    of_others = ["clusters", *["tests/unit/d.py"] * COMPUTING_WORKERS]
+    assert next_scope(left, of_others) == left[0]
+    assert next_scope(left, of_others[:-1]) == left[1]
+    assert next_scope(left[:1], of_others[:-1]) == left[0]
+
+
+class Node:
+    """A worker that notes what it is given."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += numbers
+
+
+def test_a_worker_is_given_the_tests_of_its_scope_by_their_numbers() -> None:
+    node: Any = Node()
+    scheduler = LongestFirst.__new__(LongestFirst)
+    scheduler.collection = ["a.py::x", "b.py::y", "a.py::z"]
+    scheduler.assigned_work = {node: {}}
+    scheduler.workqueue = OrderedDict({"a.py": {"a.py::x": True, "a.py::z": False}})
+    scheduler._assign_work_unit(node)
+    assert node.given == [2]
+    assert scheduler.assigned_work == {node: {"a.py": {"a.py::x": True, "a.py::z": False}}}
 
 
 class LeavingNode:
@@ -77,6 +120,6 @@ def test_a_scope_is_forgotten_when_all_its_tests_are_complete() -> None:
 
 
 def test_scopes_that_take_longest_are_those_of_files_that_exist() -> None:
-    for pattern in LONGEST:
+    for pattern in (*WAITING, *COMPUTING):
         if pattern.startswith("tests/"):
             assert any(CHECKOUT.glob(pattern.partition(" ")[0].rstrip("*") + "*")), pattern

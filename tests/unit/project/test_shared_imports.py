@@ -22,7 +22,17 @@ from hpckit.agent.workers.torchrun_command import SERVER, torchrun_variables
 from hpckit.system.child_processes import kill_all, strays
 from tests.forkserver import WITH_IMPORTS
 from tests.startup import shared_imports
-from tests.startup.fork_request import ADDRESS, FOR, PROGRAMS, RUNS, SERVICES, TESTS, likeness
+from tests.startup.fork_request import (
+    ADDRESS,
+    FOR,
+    FRAMEWORKS,
+    PROGRAMS,
+    RUNS,
+    SERVICES,
+    TESTS,
+    WORKERS,
+    likeness,
+)
 from tests.startup.forked_process import CHECKOUT, ForkOrder
 from tests.unit.hpckit.specs_and_processes import is_gone, until
 
@@ -127,6 +137,15 @@ def test_a_fork_server_of_another_environment_or_code_gets_no_fork(tmp_path: Pat
     (tmp_path / "hpckit").mkdir()
     (tmp_path / "hpckit/__init__.py").touch()
     assert differences() == ["code"]
+
+
+def test_a_process_with_more_imports_has_the_sockets_of_all_that_it_forks() -> None:
+    others = [*FRAMEWORKS, TESTS, WORKERS]
+    assert shared_imports._branch(RUNS, others, TESTS) == [TESTS, WORKERS]
+    assert shared_imports._branch(RUNS, others, WORKERS) == [TESTS, WORKERS]
+    assert shared_imports._branch(TESTS, [WORKERS], WORKERS) == [WORKERS]
+    for kind in FRAMEWORKS:
+        assert shared_imports._branch(RUNS, others, kind) == [kind]
 
 
 def test_variables_of_torch_are_of_no_account_for_a_service(
@@ -270,6 +289,41 @@ def test_a_program_gets_the_signals_of_the_one_that_waits(tmp_path: Path, number
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
 
 
+HEEDS_LATER = """
+import signal, sys
+
+signal.signal(signal.SIGUSR2, lambda *_: print("told", flush=True))
+print("up", flush=True)
+sys.stdin.readline()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
+"""
+
+
+def test_a_signal_waits_for_a_program_that_was_started_to_ignore_it(tmp_path: Path) -> None:
+    """As supervisors are by a batch script."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+
+    with launched(tmp_path, HEEDS_LATER, preexec_fn=ignore) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: not is_pending(process.pid, signal.SIGUSR2))
+        output, _ = process.communicate("\n")
+    assert output == "told\n"
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal waits for a process to unblock it; or, of a process that has a fork do its
+    work, to hand it on."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in lines)
+    is_there = bool(int(found["ShdPnd"], 16) & 1 << number - 1)
+    return is_there and is_served(PROGRAMS)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces; run the tests as root")
 def test_a_program_in_a_namespace_of_processes_gets_signals(tmp_path: Path) -> None:
     """Where who waits does not see the process of which the program is a fork."""
@@ -310,9 +364,16 @@ def test_nothing_is_left_of_a_suite_that_is_killed() -> None:
     until(lambda: not Path(folder).exists() and all(is_gone(int(pid)) for pid in pids))
 
 
-def test_nothing_is_left_of_a_program_whose_waiting_process_is_killed(tmp_path: Path) -> None:
-    says = "import os; print(os.getpid(), flush=True); input()"
-    with launched(tmp_path, says) as process:
+SAYS = "import os; print(os.getpid(), flush=True); input()"
+BECOMES = f"import os, sys; os.execv(sys.executable, [sys.executable, '-S', '-c', {SAYS!r}])"
+
+
+@pytest.mark.parametrize("text", [SAYS, BECOMES], ids=["itself", "another"])
+def test_nothing_is_left_of_a_program_whose_waiting_process_is_killed(
+    tmp_path: Path, text: str
+) -> None:
+    """Nor of what it has become."""
+    with launched(tmp_path, text) as process:
         assert process.stdout is not None
         fork = psutil.Process(int(process.stdout.readline()))
         assert (fork.pid != process.pid) == is_served(PROGRAMS)
