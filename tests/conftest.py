@@ -90,14 +90,14 @@ def pytest_terminal_summary(
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without garbage collection, and keep what is there by then out of it: to
-    go through all modules and tests takes more than a second, and nothing of them is garbage. If
-    they have imported OmegaConf, it will parse no file twice."""
+    go through all modules and tests takes more than a second, and nothing of them is garbage. See
+    `kept_results` for what they do once, if they do it."""
     gc.disable()
     try:
         return (yield)
     finally:
-        if "omegaconf" in sys.modules:
-            importlib.import_module("tests.startup.parsed_configs").keep_parsed()
+        if {"omegaconf", "typer"} & sys.modules.keys():
+            importlib.import_module("tests.startup.kept_results").keep_results()
         gc.freeze()
         gc.enable()
 

@@ -1,17 +1,22 @@
 """Asks a process of `shared_imports` for a fork that has the imports of this process done, and ends
-as that does. Many processes of the suite import this as they start, and little besides."""
+as that does. Some two thousand processes of a suite import this as they start, and little besides:
+it does with what is built into Python, as `json`, `signal` and `socket` would take most of the time
+until a fork is there.
+"""
 
 from __future__ import annotations
 
-import json
+import _json
+import _signal
+import _socket
 import os
 import resource
-import signal
-import socket
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # as in `typing`, which it does without, too
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 ADDRESS = "SHARED_IMPORTS"
 """Variable with the folder of the sockets."""
@@ -39,12 +44,13 @@ FILES = 3  # standard input, output and error
 DESCRIPTORS = FILES + 2  # those, the end of a pipe, and the process itself
 UPPER = 512  # above all descriptors that a process has
 NUMBER_BYTES = 4
+_INT_BYTES = 4  # of a descriptor
 OUT_OF_MEMORY = "/proc/self/oom_score_adj"
 _AREAS = range(45, 49)  # proc_pid_stat(5): fields 48 to 51, counted from that of the state
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _FORWARDED = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
-    *(signal.SIGUSR1, signal.SIGUSR2),
+    *(_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM),
+    *(_signal.SIGUSR1, _signal.SIGUSR2),
 )
 
 _READ_BY_IMPORTS: tuple[str, ...] = ("LD_", "PYTHON", "LC_", "LANG", "TZ")
@@ -77,53 +83,82 @@ def take_fork(kind: str, program: Sequence[str]) -> None:
         for number in range(FILES):
             os.fstat(number)
         given = _inherited()
-        order = json.dumps(_order(kind, program, given)).encode()
+        order = encoded(_order(kind, program, given)).encode()
     except OSError:  # a file is closed, or its folder is gone: that is for the program to meet
         return
-    with socket.socket(socket.AF_UNIX) as server:
-        try:
-            server.connect(place)
-        except OSError:  # there is nobody, or not any more
-            return
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-        ends, ends_with_this_process = os.pipe()
-        size = len(order).to_bytes(NUMBER_BYTES, "little")
-        this = os.pidfd_open(os.getpid())
+    server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        server.connect(place)
+    except OSError:  # there is nobody, or not any more
+        server.close()
+        return
+    blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, _FORWARDED)
+    ends, ends_with_this_process = os.pipe()
+    this = os.pidfd_open(os.getpid())
+    try:
+        _send(server, order, [*range(FILES), *given, ends, this])
+        fork = _answer(server)
+    except OSError:  # the suite has ended
         fork = None
-        with suppress(OSError):  # the suite has ended
-            socket.send_fds(server, [size], [*range(FILES), *given, ends, this])
-            server.sendall(order)
-            fork = _answer(server)
-        os.close(ends)
-        os.close(this)
-        if fork is None:
-            os.close(ends_with_this_process)
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return
-        for descriptor in given:
-            os.close(descriptor)  # of pipes and sockets, whose ends others wait for
-        if kind == RUNS:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        else:
-            _forget_environment()  # or an agent would take it for one of an earlier generation
-            _forward_signals(fork)
-        status = server.recv(NUMBER_BYTES, socket.MSG_WAITALL)
-    end_as(int.from_bytes(status, "little") if status else int(signal.SIGKILL))
+    os.close(ends)
+    os.close(this)
+    if fork is None:
+        os.close(ends_with_this_process)
+        server.close()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
+        return
+    for descriptor in given:
+        os.close(descriptor)  # of pipes and sockets, whose ends others wait for
+    if kind == RUNS:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
+    else:
+        _forget_environment()  # or an agent would take it for one of an earlier generation
+        _forward_signals(fork)
+    status = server.recv(NUMBER_BYTES, _socket.MSG_WAITALL)
+    end_as(int.from_bytes(status, "little") if status else int(_signal.SIGKILL))
 
 
-def _answer(server: socket.socket) -> int | None:
+def _send(server: _socket.socket, order: bytes, descriptors: Sequence[int]) -> None:
+    """Send an order and descriptors. Raises OSError."""
+    numbers = b"".join(number.to_bytes(_INT_BYTES, sys.byteorder) for number in descriptors)
+    size = len(order).to_bytes(NUMBER_BYTES, "little")
+    server.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+    server.sendall(order)
+
+
+def _answer(server: _socket.socket) -> int | None:
     """A descriptor of the fork; None if there is none. Raises OSError."""
-    answer, descriptors, _, _ = socket.recv_fds(server, 1, 1)
-    return descriptors[0] if answer == b"y" else None
+    answer, ancillary, _, _ = server.recvmsg(1, _socket.CMSG_SPACE(_INT_BYTES))
+    if answer != b"y":
+        return None
+    (_, _, number), *_ = ancillary
+    os.set_inheritable(fork := int.from_bytes(number[:_INT_BYTES], sys.byteorder), False)
+    return fork
+
+
+def encoded(value: Any) -> str:
+    """A value as JSON."""
+    if isinstance(value, str):
+        return str(_json.encode_basestring_ascii(value))
+    if isinstance(value, dict):
+        pairs = (f"{encoded(str(key))}:{encoded(one)}" for key, one in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(encoded, value))}]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(int(value))
 
 
 def _inherited() -> list[int]:
     """Descriptors that this process has been given, besides its three files."""
     found = []
     for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-        with suppress(OSError):  # the folder that was listed
+        try:
             if FILES <= number < UPPER and os.get_inheritable(number):
                 found.append(number)
+        except OSError:  # the folder that was listed
+            continue
     return found
 
 
@@ -131,12 +166,14 @@ def _forward_signals(fork: int) -> None:
     """Have the fork with this descriptor get the signals that this process gets."""
 
     def forward(number: int, frame: object) -> None:
-        with suppress(ProcessLookupError):  # it has ended, and soon this process does
-            signal.pidfd_send_signal(fork, number)
+        try:
+            _signal.pidfd_send_signal(fork, number)
+        except ProcessLookupError:  # it has ended, and soon this process does
+            return
 
     for number in _FORWARDED:
-        signal.signal(number, forward)  # what is ignored now the fork may heed later
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # the fork has the mask
+        _signal.signal(number, forward)  # what is ignored now the fork may heed later
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _FORWARDED)  # the fork has the mask
 
 
 def _forget_environment() -> None:
@@ -158,9 +195,9 @@ def end_as(status: int) -> NoReturn:
     """End this process as the one did that has ended with this status of waitpid(2)."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        with suppress(OSError):  # SIGKILL has no handler
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        if number != _signal.SIGKILL:  # which has no handler
+            _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {number})
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), number)
         os._exit(128 + number)  # it is the first process of a namespace, which its signals spare
@@ -169,7 +206,7 @@ def end_as(status: int) -> NoReturn:
 
 def _order(kind: str, program: Sequence[str], descriptors: list[int]) -> dict[str, Any]:
     """What a fork has to have of this process."""
-    numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    numbers = _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}
     mask = os.umask(0)
     os.umask(mask)
     return {
@@ -184,8 +221,8 @@ def _order(kind: str, program: Sequence[str], descriptors: list[int]) -> dict[st
         "mask": mask,
         "user_groups": os.getgroups(),
         "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
-        "ignored": [int(n) for n in numbers if signal.getsignal(n) == signal.SIG_IGN],
-        "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        "ignored": [int(n) for n in numbers if _signal.getsignal(n) == _signal.SIG_IGN],
+        "blocked": [int(n) for n in _signal.pthread_sigmask(_signal.SIG_BLOCK, ())],
         "out_of_memory": _content(OUT_OF_MEMORY),
     }
 

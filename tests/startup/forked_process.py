@@ -234,8 +234,8 @@ def _forget_what_processes_have_of_their_own() -> None:
     import random
 
     random.seed()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
+    if (numbers := sys.modules.get("numpy.random")) is not None:
+        numbers.seed()
     tempfile.tempdir = None
     vars(platform)["_uname_cache"] = None  # with the name of the host
 

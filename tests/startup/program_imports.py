@@ -13,21 +13,29 @@ _MODULES = (
     *("submitit.core._submit", "hpckit.supervisor.supervisor", "hpckit.agent.watchdog"),
     "checkpointing.storage.posix.posix_storage",
 )
+_OVERRIDES = (
+    *("name=t", "model=gpt_nano", "train.steps=120", "cluster.device=cpu", "optim.lr=1e-3"),
+    *("root=/tmp/my-runs_1/a.b", "debug.drill.preempt_at=[4]", "user_config.word=a"),
+)
+"""Of a run that reads the files, and has the kinds of words, that most runs have."""
 
 
 def import_all() -> None:
     for name in _MODULES:
         importlib.import_module(name)
+    import typer.main
+
     from hpckit import cli
     from hpckit.config.spec_parser import prepare_parser
     from hpckit.submit.compose import compose_spec
-    from tests.startup.parsed_configs import keep_parsed
+    from tests.startup.kept_results import keep_results
 
-    main = cli.main
-    importlib.import_module("hpckit.cli.main")  # of the same name
-    cli.main = main
+    function = cli.main
+    main = importlib.import_module("hpckit.cli.main")  # of the same name
+    cli.main = function
     prepare_parser()
-    keep_parsed()
-    compose_spec([])  # which reads most files that others read
+    keep_results()
+    typer.main.get_command(main.app)
+    compose_spec(_OVERRIDES)
     if "torch" in sys.modules:
         raise RuntimeError("a process that is to do without torch has imported it")

@@ -352,11 +352,25 @@ def _differences(
         for name, value in own.items()
         if theirs[name] != value and not can_enter(name, theirs[name], value)
     ]
+    return found + ["code"] * (not _is_same_code(order.root, modules))
+
+
+_same: set[tuple[str, int]] = set()
+"""Code snapshots, which nothing changes, with the code of this process: path and inode."""
+
+
+def _is_same_code(root: Path, modules: dict[str, tuple[int, float]]) -> bool:
+    """Whether the modules in a folder are those of this process, `modules`. To look at them takes
+    longer than to fork."""
+    if root == CHECKOUT:
+        return True
     try:
-        is_same_code = _modules(order.root) == modules
+        place = str(root), root.stat().st_ino
+        if place not in _same and _modules(root) == modules:
+            _same.add(place)
     except OSError:  # its run is removed meanwhile
-        is_same_code = False
-    return found + ["code"] * (not is_same_code)
+        return False
+    return place in _same
 
 
 def _fork(kind: str) -> int | None:

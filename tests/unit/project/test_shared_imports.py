@@ -31,6 +31,7 @@ from tests.startup.fork_request import (
     SERVICES,
     TESTS,
     WORKERS,
+    encoded,
     likeness,
 )
 from tests.startup.forked_process import CHECKOUT, ForkOrder
@@ -137,6 +138,17 @@ def test_a_fork_server_of_another_environment_or_code_gets_no_fork(tmp_path: Pat
     (tmp_path / "hpckit").mkdir()
     (tmp_path / "hpckit/__init__.py").touch()
     assert differences() == ["code"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, False, 0, -3, 2**63, "", 'ä "\\ \n', "\udcff"),
+        *([], [1, [None, "a"]], {}, {"a": {"b": [True]}, "1": None}),
+    ],
+)
+def test_an_order_is_written_as_others_write_it(value: object) -> None:
+    assert json.loads(encoded(value)) == value
 
 
 def test_a_process_with_more_imports_has_the_sockets_of_all_that_it_forks() -> None:
