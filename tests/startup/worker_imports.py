@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.config import Config, _prepareconfig
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.startup.forked_process import CHECKOUT
 from tests.startup.shared_imports import asked_arguments
@@ -28,7 +30,15 @@ def import_all() -> None:
         for name in module_names(config):
             with suppress(Exception, pytest.skip.Exception, SystemExit):
                 importlib.import_module(name)
+        _an_example()
     config._ensure_unconfigure()
+
+
+@settings(max_examples=1, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+@given(st.text())
+def _an_example(text: str) -> None:
+    """Have Hypothesis read the constants of all modules of the project, and find out which
+    characters there are, before the workers do so one by one."""
 
 
 def module_names(config: Config) -> Iterator[str]:
