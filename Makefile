@@ -85,9 +85,10 @@ demo: $(VENV)/ready-run
 	$(BIN)/python launch.py experiment=demo --fresh
 	@$(BIN)/hpckit report "$$(ls -td runs/demo-*/ | head -n 1)" --format html
 
-# Many tests are of several processes themselves, and many wait for servers and Slurm.
+# Many tests are of several processes themselves, and many wait for servers and Slurm: one worker has
+# the tests that compute, while there are any; see tests/scheduling.py.
 # Thousands of processes import the project: not from source each time, whatever the environment says.
-WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 4 }')
+WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 5 }')
 
 test: setup services
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \

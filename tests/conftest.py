@@ -28,6 +28,13 @@ from tests.startup.shared_imports import SharedImports
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Servers of S3 are those of the tests, whatever a person or a site has set for others. And each
+# client would read all certificates of the machine first, which takes longer than most requests
+for _name in [name for name in os.environ if name.startswith("AWS_")]:
+    del os.environ[_name]
+os.environ["SSL_CERT_FILE"] = str(CHECKOUT / "tests/services/nobody.pem")
+os.environ.pop("SSL_CERT_DIR", None)
+
 # Processes of the suite, on clusters too, import tests/startup/sitecustomize.py as they start
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(CHECKOUT / "tests/startup"), *filter(None, [os.environ.get("PYTHONPATH")])]

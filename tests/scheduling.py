@@ -30,6 +30,10 @@ WAITING = (
     "tests/integration/cli/*",
     "tests/integration/project/*",
     "tests/integration/service/*",
+    "tests/faults/test_service_store_faults.py",
+    "tests/faults/test_store_crash.py",
+    "tests/faults/test_store_schedules.py",
+    "tests/faults/test_hangs.py",
 )
 """Patterns of scopes that leave the processors to others for much of their time, the longest first;
 the scopes of one pattern are in the order of files."""

@@ -7,7 +7,7 @@ until a fork is there.
 from __future__ import annotations
 
 import _json
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 import resource

@@ -27,9 +27,8 @@ _built: list[Any] = []
 
 def keep_results() -> None:
     """Have this process work out each of them once."""
-    OmegaConf.load = staticmethod(_load)  # type: ignore[method-assign, assignment]
-    typer.main.get_command = _get_command
-    vars(typer.testing)["_get_command"] = _get_command
+    OmegaConf.load = staticmethod(_load)  # type: ignore[method-assign]
+    vars(typer.main)["get_command"] = vars(typer.testing)["_get_command"] = _get_command
 
 
 def _load(file_: str | Path | IO[Any]) -> Any:

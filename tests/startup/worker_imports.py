@@ -1,6 +1,6 @@
 """Imports the modules of all tests that are asked for, as pytest does: assertions are rewritten.
 
-Four workers of xdist would otherwise import the same thousand modules each.
+The workers of xdist would otherwise import the same thousand modules each.
 """
 
 from __future__ import annotations
