@@ -34,6 +34,8 @@ WAITING = (
     "tests/faults/test_store_crash.py",
     "tests/faults/test_store_schedules.py",
     "tests/faults/test_hangs.py",
+    "tests/integration/trainer/test_collective_timing.py",
+    "tests/integration/trainer/test_step_metrics.py",
 )
 """Patterns of scopes that leave the processors to others for much of their time, the longest first;
 the scopes of one pattern are in the order of files."""
