@@ -24,7 +24,7 @@ class ShardSource:
     """Its shards, whose indexes are beside them."""
     _pipe: Connection
 
-    def set(self, **attributes: float) -> int:
+    def set(self, **attributes: float | None) -> int:
         """Set attributes of its `RangeServer`; return the bytes that it has sent so far."""
         self._pipe.send(attributes)
         sent: int = self._pipe.recv()

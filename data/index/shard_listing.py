@@ -111,7 +111,7 @@ def _expand(item: str | Path) -> list[str]:
             f"shards at {text}: a store cannot be listed; give a range such as"
             " {000000..000099}, or a list of URLs"
         )
-    return expand_ranges(text)
+    return expand_ranges(text, choices=not is_pipe(text))
 
 
 def _path(url: str) -> str:

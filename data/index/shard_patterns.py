@@ -9,15 +9,18 @@ from pathlib import Path
 
 from data.errors import DataError, NoShardsError
 
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)(?:\.\.([1-9]\d*))?\}")
+_CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_EITHER = re.compile(rf"{_RANGE.pattern}|{_CHOICE.pattern}")
+_MOST_NAMES = 10_000_000  # of a pattern: a slip of the finger must not take all memory
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """Return the shard files, absolute, in the order of the dataset.
 
-    Each item is a tar, a folder (all its `*.tar`, sorted), a glob (sorted), or a pattern with
-    `{000000..000012}` ranges (in order). Raises DataError if an item matches nothing, or if the
-    same file comes twice.
+    Each item is a tar, a folder (all its `*.tar`, sorted), a glob (sorted; `**` stands for folders
+    at any depth), or a pattern with `{000000..000012}` ranges or `{train,val}` words (in order).
+    Raises DataError if an item matches nothing, or if the same file comes twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
     if not items:
@@ -31,20 +34,38 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def expand_ranges(pattern: str) -> list[str]:
-    """Replace each `{first..last}` by its numbers, zero-padded like `first`: all combinations.
+def expand_ranges(pattern: str, *, choices: bool = True) -> list[str]:
+    """Replace each `{first..last}` and `{first..last..step}` by its numbers, zero-padded like
+    `first`, and each `{train,val}` by its words, as a shell does: all combinations.
 
-    Raises DataError for a range that runs backwards.
+    Args:
+        choices: whether words are replaced too; a command has such braces of its own.
+
+    Raises DataError for a range that runs backwards, and for more names than a dataset has shards.
     """
-    match = _RANGE.search(pattern)
+    match = (_EITHER if choices else _RANGE).search(pattern)
     if match is None:
         return [pattern]
-    first, last = match.groups()
-    if int(first) > int(last):
+    tails = expand_ranges(pattern[match.end() :], choices=choices)
+    words = _numbers(match, pattern) if match[1] else match[4].split(",")
+    if len(words) * len(tails) > _MOST_NAMES:
+        raise _too_many(pattern, len(words) * len(tails))
+    begin = pattern[: match.start()]
+    return [f"{begin}{word}{tail}" for word in words for tail in tails]
+
+
+def _numbers(match: "re.Match[str]", pattern: str) -> Sequence[str]:
+    """Return the numbers of a range, as text."""
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+    if first > last:
         raise DataError(f"shard range {match.group()} of {pattern!r} runs backwards")
-    numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-    tails = expand_ranges(pattern[match.end() :])
-    return [pattern[: match.start()] + number + tail for number in numbers for tail in tails]
+    if (count := (last - first) // step + 1) > _MOST_NAMES:
+        raise _too_many(pattern, count)
+    return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1, step)]
+
+
+def _too_many(pattern: str, count: int) -> DataError:
+    return DataError(f"{pattern!r} stands for {count:,} shards, more than {_MOST_NAMES:,}")
 
 
 def _expand(item: str | Path) -> list[Path]:
@@ -94,7 +115,8 @@ def files_at(pattern: str) -> list[Path]:
     none."""
     if os.path.lexists(pattern):
         return [Path(pattern)]
-    return [Path(name) for name in sorted(glob.glob(_escape_folders(pattern)))]  # noqa: PTH207 (absolute patterns)
+    found = glob.glob(_escape_folders(pattern), recursive=True)  # noqa: PTH207 (absolute patterns)
+    return [Path(name) for name in sorted(found)]
 
 
 def refuse_twice(paths: Iterable[str | Path], what: str) -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from data.errors import DataError
@@ -19,12 +19,18 @@ class Limits:
 
     requests: int = 32
     bytes_per_s: float | None = None
+    ranges: int = 4
+    """The ranges of one shard that are downloaded at a time, if the host has so many requests to
+    spare: one connection to an object store brings less than the network does. With 1, a shard is
+    one request. See `data.source.parallel_ranges`."""
 
     def __post_init__(self) -> None:
         if self.requests < 1:
             raise DataError(f"requests per host must be at least 1, got {self.requests}")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
             raise DataError(f"bytes per second must be above 0, got {self.bytes_per_s}")
+        if self.ranges < 1:
+            raise DataError(f"ranges of one shard must be at least 1, got {self.ranges}")
 
     @property
     def streams(self) -> int:
@@ -70,6 +76,19 @@ class HostLimiter:
         """Hold a slot for a download of a whole shard, which may take long."""
         with self._streams, self._slots:
             yield
+
+    def spare_stream(self) -> AbstractContextManager[object] | None:
+        """Take a slot as `stream` does, which the result gives back at its end; None if there is
+        none to spare now."""
+        if not self._streams.acquire(blocking=False):
+            return None
+        held = ExitStack()
+        held.callback(self._streams.release)
+        if not self._slots.acquire(blocking=False):
+            held.close()
+            return None
+        held.callback(self._slots.release)
+        return held
 
     def delay_s(self, size: int) -> float:
         """Count `size` bytes; returns the seconds to wait for them."""

@@ -12,7 +12,7 @@ from obstore.store import HTTPStore
 from data.source import object_requests
 from data.source.address import masked
 from data.source.piece_size import PieceSize
-from data.source.protocol import ObjectVersion, PermanentSourceError
+from data.source.protocol import NoRangesError, ObjectVersion, PermanentSourceError
 
 _CLIENTS = 64  # clients that are kept, with their connections
 _PLAIN = re.compile(r"/?(?!\.{0,2}(/|$))[A-Za-z0-9._-]+(/(?!\.{0,2}(/|$))[A-Za-z0-9._-]+)*")
@@ -41,15 +41,18 @@ class HttpSource:
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         try:
             return object_requests.read(*self._place(url), start, size, tag)
-        except object_requests.NoRangesError:
+        except NoRangesError:
             return _cut(self.stream(url, start, tag), size)
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         try:
             yield from object_requests.stream(*self._place(url), start, tag, self._sizes)
-        except object_requests.NoRangesError:
+        except NoRangesError:
             whole = object_requests.stream(*self._place(url), 0, tag, self._sizes)
             yield from skipped(whole, start)
+
+    def stream_range(self, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:
+        return object_requests.stream(*self._place(url), start, tag, self._sizes, end)
 
     def _place(self, url: str) -> tuple[HTTPStore, str]:
         base, key = divided(url)

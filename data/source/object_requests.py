@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError, NotSupportedError
 from data.source.address import masked
 from data.source.piece_size import PieceSize
 from data.source.protocol import (
+    NoRangesError,
     ObjectVersion,
     PermanentSourceError,
     TransientSourceError,
@@ -32,10 +33,6 @@ _MOST = timedelta(days=7)  # the limit of a whole answer: only its pauses are li
 
 # obstore has one thread pool per process, which a fork loses: the child would wait forever
 _used_by: int | None = None
-
-
-class NoRangesError(Exception):
-    """The server can only send whole objects."""
 
 
 def connection(stall_s: float, plain: bool) -> "ClientConfig":
@@ -87,13 +84,18 @@ def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None)
 
 
 def stream(
-    store: "ObjectStore", key: str, start: int, tag: str | None, sizes: PieceSize
+    store: "ObjectStore",
+    key: str,
+    start: int,
+    tag: str | None,
+    sizes: PieceSize,
+    end: int | None = None,
 ) -> Iterator[bytes]:
-    """Yield the bytes from `start` to the end, in pieces of the next size of `sizes`. Raises
-    NoRangesError if `start` is not 0."""
+    """Yield the bytes from `start` to `end`, by default all that follow, in pieces of the next size
+    of `sizes`. Raises NoRangesError, unless all of the object is asked for."""
     with _translated_errors():
-        result = _get(store, key, start, None, tag)
-        total, come = result.meta["size"], start
+        result = _get(store, key, start, end, tag)
+        total, come = result.meta["size"] if end is None else end, start
         try:
             for piece in _timed(result.stream(min_chunk_size=sizes.next()), sizes):
                 come += len(piece)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from blake3 import blake3
 
@@ -41,11 +41,24 @@ class Backend(Protocol):
         """Yield all bytes from `start` to the end, in pieces. Never ends early without an error."""
 
 
+@runtime_checkable
+class RangeBackend(Backend, Protocol):
+    """A `Backend` of which several ranges of one object may be streamed at a time."""
+
+    def stream_range(self, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:
+        """Yield the bytes [start, end) as `stream`. Raises NoRangesError if the server sends whole
+        objects only."""
+
+
 class ObjectSource(Backend, Protocol):
     """Reads objects of any URL, as `Sources` does."""
 
     def get(self, url: str) -> bytes:
         """Read a small object by one request."""
+
+
+class NoRangesError(Exception):
+    """The server can only send whole objects."""
 
 
 class TransientSourceError(Exception):

@@ -14,7 +14,7 @@ from data.errors import DataError
 from data.source import object_requests
 from data.source.address import masked
 from data.source.piece_size import PieceSize
-from data.source.protocol import ObjectVersion, PermanentSourceError
+from data.source.protocol import NoRangesError, ObjectVersion, PermanentSourceError
 
 
 class S3Source:
@@ -34,15 +34,19 @@ class S3Source:
         bucket, key = _split(url)
         try:
             return object_requests.read(self._client(bucket), key, start, size, tag)
-        except object_requests.NoRangesError as error:
+        except NoRangesError as error:
             raise PermanentSourceError("the S3 server does not return ranges of objects") from error
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         bucket, key = _split(url)
         try:
             yield from object_requests.stream(self._client(bucket), key, start, tag, self._sizes)
-        except object_requests.NoRangesError as error:
+        except NoRangesError as error:
             raise PermanentSourceError("the S3 server does not return ranges of objects") from error
+
+    def stream_range(self, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:
+        bucket, key = _split(url)
+        return object_requests.stream(self._client(bucket), key, start, tag, self._sizes, end)
 
     def _build(self, bucket: str) -> S3Store:
         try:

@@ -4,7 +4,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -14,11 +15,20 @@ from data.errors import DataError, ObjectChangedError
 from data.source.address import Address, masked
 from data.source.file import FileSource
 from data.source.host_limits import HostLimiter, HostLimiters, Limits
+from data.source.parallel_ranges import (
+    ByteRange,
+    NoThreadError,
+    RangeAhead,
+    cut_ranges,
+    read_in_order,
+)
 from data.source.pipe import Pipes, PipeSource
 from data.source.protocol import (
     Backend,
+    NoRangesError,
     ObjectVersion,
     PermanentSourceError,
+    RangeBackend,
     TagMismatchError,
     TransientSourceError,
 )
@@ -28,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _FAILURES = (TransientSourceError, PermanentSourceError, TagMismatchError)
 """What a source raises when a request has failed."""
+_MOST_AHEAD = 16
+"""Ranges of all downloads of a process that are held in memory: 128 MiB."""
 
 T = TypeVar("T")
 
@@ -72,6 +84,7 @@ class Sources:
         self._pipes = pipes
         self._made: dict[str, Backend] = {}
         self._reached: set[str] = set()  # hosts that have answered a request
+        self._without_ranges: set[str] = set()  # hosts that send whole objects only
         self._after_fork()
         _all.add(self)
         self._closing = threading.Event()
@@ -116,20 +129,86 @@ class Sources:
         self._paced(url, len(data))
         return data
 
-    def stream(self, url: str, start: int, tag: str | None = None) -> Iterator[bytes]:
+    def stream(
+        self, url: str, start: int, tag: str | None = None, size: int | None = None
+    ) -> Iterator[bytes]:
         """Yield the bytes from `start` to the end; resumes when a connection breaks.
+
+        Args:
+            size: the length of the object, if it is known: a large one is then read by several
+                ranges at a time, if its tag is known too, by which they are of one version.
 
         Raises FetchError, and ObjectChangedError if the object has another version by now.
         """
         address = Address.parse(url)
-        source, host = self._source(address.scheme), self._host(address)
-        attempts = self._attempts(address, url)
-        while True:
+        source = self._source(address.scheme)
+        if isinstance(source, RangeBackend) and tag is not None and size is not None:
+            whole = address.host in self._without_ranges
+            ranges = cut_ranges(start, size, 1 if whole else self._limits.ranges)
+            if len(ranges) > 1:
+                try:
+                    for piece in self._ranges(address, source, tag, ranges):
+                        start += len(piece)
+                        yield piece
+                    return
+                except NoRangesError:
+                    self._without_ranges.add(address.host)
+        yield from self._streamed(address, start, None, lambda at: source.stream(url, at, tag))
+
+    def _ranges(
+        self, address: Address, source: RangeBackend, tag: str, ranges: Sequence[ByteRange]
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these ranges, of which several are read at a time. Raises as `stream`,
+        and NoRangesError."""
+        host, ahead = self._host(address), self._ahead
+
+        def read(
+            part: ByteRange, slot: AbstractContextManager[object] | None = None
+        ) -> Iterator[bytes]:
+            begin, end = part
+
+            def stream(at: int) -> Iterator[bytes]:
+                return source.stream_range(address.url, at, end, tag)
+
+            return self._streamed(address, begin, end, stream, slot)
+
+        def read_beside(part: ByteRange) -> RangeAhead | None:
+            if not ahead.acquire(blocking=False):
+                return None
+            slot = host.spare_stream()
+            if slot is not None:
+                try:
+                    return RangeAhead(read(part, slot), ahead.release)
+                except NoThreadError:
+                    slot.__exit__(None, None, None)
+            ahead.release()
+            return None
+
+        return read_in_order(ranges, read, read_beside, self._limits.ranges)
+
+    def _streamed(
+        self,
+        address: Address,
+        start: int,
+        end: int | None,
+        stream: Callable[[int], Iterator[bytes]],
+        slot: AbstractContextManager[object] | None = None,
+    ) -> Iterator[bytes]:
+        """Yield what `stream` yields from byte `start` on, and call it again from where it has
+        broken. Raises as `Sources.stream`, and NoRangesError.
+
+        Args:
+            slot: the slot of the host that the first attempt holds; None: it waits for one.
+        """
+        host = self._host(address)
+        attempts = self._attempts(address, address.url)
+        while start != end:
             self._count(requests=1)
             what = f"from byte {start}"
             try:
-                with host.stream():
-                    for piece in source.stream(url, start, tag):
+                with slot or host.stream():
+                    slot = None
+                    for piece in stream(start):
                         start += len(piece)
                         attempts.progressed()
                         self._note_answer(address, attempts)
@@ -160,6 +239,7 @@ class Sources:
         """Replace the locks, which other threads may have held when this process was forked."""
         self._lock = threading.Lock()
         self._hosts = HostLimiters(self._limits)
+        self._ahead = threading.BoundedSemaphore(_MOST_AHEAD)
 
     def _run(self, url: str, what: str, call: Callable[[Backend], T]) -> T:
         address = Address.parse(url)

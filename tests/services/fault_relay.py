@@ -14,6 +14,8 @@ from tests.services.faults import (
     ResetDownload,
     ResetUpload,
     Stall,
+    Throttle,
+    Together,
     Truncate,
 )
 from tests.services.http_stream import (
@@ -136,6 +138,8 @@ async def _download(
         length, pieces = head.length, read_pieces(server[0], head.length)
     _check_reach(fault, length)
     writer.write(head.raw)
+    if isinstance(fault, Together):
+        await fault.barrier.wait()
     sent = 0
     async for piece in pieces:
         if not await _send_piece(writer, piece, sent, fault):
@@ -171,6 +175,8 @@ async def _send_piece(
             writer.write(piece[: after - start])
             await asyncio.sleep(seconds)
             piece = piece[after - start :]
+        case Throttle(bytes_per_s):
+            await asyncio.sleep(len(piece) / bytes_per_s)
     writer.write(piece)
     await writer.drain()
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections import Counter
@@ -58,6 +59,21 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class Throttle:
+    """The answer's body comes no faster than that."""
+
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Together:
+    """The answer's body waits for those of other requests, until they are as many as the barrier
+    says."""
+
+    barrier: asyncio.Barrier
+
+
+@dataclass(frozen=True)
 class FlipByte:
     """Byte `at` of the answer's body is inverted."""
 
@@ -86,6 +102,8 @@ Fault: TypeAlias = (
     | ResetDownload
     | Truncate
     | Stall
+    | Throttle
+    | Together
     | FlipByte
     | Delay
     | Hang

@@ -205,7 +205,8 @@ class Download:
                 return
             if not transfer.bytes:
                 self._record(started)  # what the source sends may be resumed
-        for piece in self._context.sources.stream(self._url, have, self._origin.tag):
+        size = self._origin.bytes
+        for piece in self._context.sources.stream(self._url, have, self._origin.tag, size):
             self._context.metrics.add(bytes_fetched=len(piece))
             have += len(piece)
             yield piece

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.errors import DataError, NoShardsError
-from data.index.shard_patterns import find_files, find_shards, refuse_twice
+from data.index.shard_patterns import expand_ranges, find_files, find_shards, refuse_twice
 
 
 @pytest.fixture
@@ -39,6 +39,35 @@ def test_so_are_its_braces(tmp_path: Path) -> None:
     said = f"looked for {shards}/2.tar, but nothing matches"
     with pytest.raises(NoShardsError, match=re.escape(said)):
         find_shards(shards / "{1..2}.tar")
+
+
+def test_words_and_steps_are_replaced_as_a_shell_does() -> None:
+    assert expand_ranges("s3://b/{val,train}-{08..12..2}.tar") == [
+        f"s3://b/{part}-{number}.tar" for part in ("val", "train") for number in ("08", "10", "12")
+    ]
+    assert expand_ranges("x{,-more}.tar") == ["x.tar", "x-more.tar"]
+    for same in ("{a}", "{}", "{a..c}", "{1..}"):
+        assert expand_ranges(same) == [same]
+
+
+def test_the_braces_of_a_command_are_its_own() -> None:
+    command = "pipe:awk '{print $1,$2}' {0..1}.txt"
+    assert expand_ranges(command, choices=False) == [
+        f"pipe:awk '{{print $1,$2}}' {number}.txt" for number in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["{0..99999999999999999999999}", "{0..9999}{0..9999}"])
+def test_too_many_names_are_refused_before_they_are_made(pattern: str) -> None:
+    with pytest.raises(DataError, match="more than 10,000,000"):
+        expand_ranges(pattern)
+
+
+def test_two_stars_stand_for_folders_at_any_depth(tmp_path: Path) -> None:
+    for name in ("0.tar", "a/1.tar", "a/b/2.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [path.name for path in find_shards(tmp_path / "**/*.tar")] == ["0.tar", "1.tar", "2.tar"]
 
 
 def test_each_file_of_a_range_has_to_be_there(folder: Path) -> None:
