@@ -14,6 +14,7 @@ from data.index.manifest import Manifest, open_manifest
 from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
+from data.index.shard_patterns import tars_of
 from data.source.protocol import ObjectSource
 
 WORKERS = 4  # threads: hashing and reading run in parallel, parsing headers does not
@@ -90,6 +91,15 @@ def resized(manifest: Manifest, most: int = 64) -> str | None:
         if size != stated:
             return f"{url} {_other_size(size, stated)}"
     return None
+
+
+def unlisted_tars(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the names of the tars of a folder that its manifest does not list, which may have been
+    forgotten; none if it is no folder."""
+    if not folder.is_dir():
+        return []
+    there = [str(path) for path in tars_of(folder.absolute())]
+    return [Path(path).name for path in manifest.urls.without(there)]
 
 
 def _other_size(size: int, stated: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from blake3 import blake3
 
 from data.durable_files import write_atomically
-from data.errors import IndexFileError, NoIndexError, ShardError
+from data.errors import FetchError, IndexFileError, NoIndexError, ShardError
 from data.index import column_container, shard_access
 from data.index.column_container import IndexColumns
 from data.index.manifest_rows import HASH, KIND, ShardRow, pack_rows
@@ -19,8 +19,8 @@ from data.index.shard.shard_index import IntArray, ShardIndex
 from data.index.shard.shard_scan import shard_index
 from data.index.shard_urls import ShardUrls
 from data.index.tar.tar_walk import Read
-from data.source.address import split_query
-from data.source.protocol import ObjectSource, short_tag
+from data.source.address import masked, split_query
+from data.source.protocol import NOT_FOUND, ObjectSource, short_tag
 
 NAME = "dataset.index"
 _KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # the prefixes of their dtypes
@@ -167,7 +167,7 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
     """
     text = str(place)
     if shard_access.is_url(text):
-        size, tag = shard_access.stat(text, source)
+        size, tag = _stat(text, source)
         assert source is not None
         content = column_container.unpack(source.read(text, 0, size, tag), KIND, text)
         folder = split_query(text)[0].rpartition("/")[0]
@@ -182,6 +182,20 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
     except OSError as error:
         raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
     return Manifest(content, f"{path.parent}/", path)
+
+
+def _stat(url: str, source: ObjectSource | None) -> tuple[int, str | None]:
+    """Return the size and tag of a manifest at a URL. Raises FetchError."""
+    try:
+        return shard_access.stat(url, source)
+    except FetchError as error:
+        if NOT_FOUND not in error.problem:
+            raise
+        hint = (
+            f"the shards of a folder at a URL are found by its {NAME}, which `hpckit data index "
+            "'SHARDS' --out FOLDER` makes; or give their names as a range, or a list"
+        )
+        raise FetchError(masked(url), f"{error.problem}; {hint}", error.attempts) from error
 
 
 def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None) -> Manifest:
@@ -232,10 +246,11 @@ def is_manifest(place: str | Path) -> bool:
     """Return whether a path is a manifest, or a folder that has one."""
     path = Path(place)
     return (path / NAME).is_file() or (
-        path.is_file() and path.suffix == ".index" and _has_magic(path)
+        path.is_file() and path.suffix == ".index" and has_magic(path)
     )
 
 
-def _has_magic(path: Path) -> bool:
+def has_magic(path: Path) -> bool:
+    """Return whether a file begins as an index does. Raises OSError."""
     with path.open("rb") as file:
         return os.pread(file.fileno(), len(column_container.MAGIC), 0) == column_container.MAGIC

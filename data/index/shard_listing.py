@@ -9,12 +9,13 @@ from data.errors import DataError
 from data.index import shard_access
 from data.index.manifest import is_manifest
 from data.index.shard import energon_index
-from data.index.shard_patterns import expand_ranges, find_shards
-from data.source.address import split_query
+from data.index.shard_patterns import expand_ranges, find_shards, tars_of
+from data.source.address import Address, masked, split_query
 
 Shards: TypeAlias = str | Path | Sequence[str | Path]
 FileT = TypeVar("FileT")
 
+_FILE = re.compile(r"(file|local)://", re.IGNORECASE)
 _GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
 """What no name of an object has, as far as anybody names them: `*`, and ranges such as `[0-9]`."""
 
@@ -23,7 +24,7 @@ def checked_shards(shards: object) -> Shards:
     """Return shards as they were given: a path or URL, or a list of them, of whatever iterable.
     Raises DataError for anything else, and for a set, as its order differs between ranks."""
     if isinstance(shards, str | Path):
-        return shards
+        return _without_scheme(shards)
     if isinstance(shards, set | frozenset):
         raise DataError("shards are given as a set, whose order differs between ranks; sort them")
     if not isinstance(shards, Iterable) or isinstance(shards, bytes | Mapping):
@@ -32,7 +33,15 @@ def checked_shards(shards: object) -> Shards:
     for one in found:
         if not isinstance(one, str | Path):
             raise _wrong_type(one)
-    return found
+    return [_without_scheme(one) for one in found]
+
+
+def _without_scheme(item: str | Path) -> str | Path:
+    """Return the path of a `file://` URL, which may be a pattern; other items as they are. Raises
+    DataError."""
+    if not isinstance(item, str) or not _FILE.match(item):
+        return item
+    return str(Address.parse(item).local)
 
 
 def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
@@ -51,17 +60,26 @@ def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
         return found
     seen: set[str] = set()
     for shard in found:
-        name = shard if shard_access.is_url(shard) else str(Path(shard).resolve())
+        name = _identity(shard)
         if name in seen:
-            raise DataError(f"shard {shard} is given twice; its samples would be used twice")
+            raise DataError(
+                f"shard {masked(shard)} is given twice; its samples would be used twice"
+            )
         seen.add(name)
     return found
+
+
+def _identity(shard: str) -> str:
+    """Return what is the same for all names of a shard: links, and URLs that sign the request."""
+    if shard_access.is_url(shard):
+        return Address.parse(shard).identity
+    return str(Path(shard).resolve())
 
 
 def items_of(shards: Shards) -> list[str]:
     """Return the items of `shards` as text, paths without the scheme `file://`."""
     items = [shards] if isinstance(shards, str | Path) else shards
-    return [str(item).removeprefix("file://") for item in items]
+    return [str(_without_scheme(item)) for item in items]
 
 
 def files_of_items(
@@ -87,7 +105,7 @@ def files_of_items(
 def is_folder_of_tars(folder: Path) -> bool:
     """Return whether what a folder has is known as tars: by a manifest, by Energon, or by their
     names. Raises DataError."""
-    if is_manifest(folder) or any(folder.glob("*.tar")):
+    if is_manifest(folder) or tars_of(folder):
         return True
     return energon_index.shard_counts(folder) is not None
 
@@ -100,9 +118,7 @@ def _wrong_type(given: object) -> DataError:
 
 
 def _expand(item: str | Path) -> list[str]:
-    text = str(item)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
+    text = str(_without_scheme(item))
     if not shard_access.is_url(text):
         listed = energon_index.list_shards(Path(text).expanduser())
         return [str(path) for path in listed or find_shards(text)]
@@ -111,7 +127,7 @@ def _expand(item: str | Path) -> list[str]:
             f"shards at {text}: a store cannot be listed; give a range such as"
             " {000000..000099}, or a list of URLs"
         )
-    return expand_ranges(text, choices=not is_pipe(text))
+    return expand_ranges(text, choices=not shard_access.is_pipe(text))
 
 
 def _path(url: str) -> str:

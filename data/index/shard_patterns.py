@@ -73,7 +73,7 @@ def _expand(item: str | Path) -> list[Path]:
         raise DataError(f"shards at {item}: only local files and mounted folders can be opened")
     path = Path(item).expanduser()
     if path.is_dir():
-        found = sorted(path.glob("*.tar"))
+        found = tars_of(path)
         if not found:
             raise NoShardsError(
                 f"no shards: looked for {path / '*.tar'}, but the folder has no tar; "
@@ -83,6 +83,20 @@ def _expand(item: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     return [shard for pattern in _expand_names(str(path)) for shard in _match(pattern)]
+
+
+def tars_of(folder: Path) -> list[Path]:
+    """Return the tars of a folder, sorted."""
+    return [path for path in entries_of(folder) if path.name.endswith(".tar")]
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """Return what is in a folder, sorted, but for hidden files, such as the `._x.tar` that macOS
+    writes beside `x.tar`. Raises DataError."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed: {error.strerror}") from error
 
 
 def _match(pattern: str) -> list[Path]:
@@ -158,9 +172,9 @@ def _describe_nearest(pattern: str) -> str:
     whole = Path(pattern).absolute()
     folder = next(path for path in whole.parents if path.is_dir())
     try:
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        return f"{folder} cannot be listed: {error.strerror}"
+        names = [path.name for path in entries_of(folder)]
+    except DataError as error:
+        return str(error)
     tars = [name for name in names if name.endswith(".tar")]
     if tars:
         return f"{folder} has {len(tars)} tar{'' if len(tars) == 1 else 's'}, such as {tars[0]}"

@@ -19,6 +19,7 @@ from data.cache.space import space_reservation
 from data.errors import DataError
 from data.index.compressed.compressed_files import Unpacker, unpacked_shards
 from data.index.compressed.unpacked_files import FileUses
+from data.index.dataset_verification import unlisted_tars
 from data.index.in_place_manifest import InPlaceManifest
 from data.index.index_build import read_index
 from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
@@ -118,6 +119,8 @@ class Dataset:
     def index_of(self, key: str) -> int:
         """Return the number of the first sample with this key, for `read`. Shards are searched in
         order, by their indexes. Raises KeyError if there is none, and as `read`."""
+        if not isinstance(key, str):
+            raise DataError(f"a key is text, got {key!r}; a sample is read by its number by `read`")
         wanted = key.encode("utf-8", "surrogateescape")
         for shard in range(len(self.manifest)):
             sample = self.opened(shard).index.number_of(wanted)
@@ -373,11 +376,7 @@ def _manifest(shards: Shards, sources: Sources, skip_broken: bool, repeated: boo
 
 def _warn_of_others(folder: Path, manifest: Manifest) -> None:
     """Warn of shards in the folder that are not in the manifest, which may have been forgotten."""
-    if not folder.is_dir():
-        return
-    there = sorted(str(path) for path in folder.absolute().glob("*.tar"))
-    others = [Path(path).name for path in manifest.urls.without(there)]
-    if others:
+    if others := unlisted_tars(folder, manifest):
         _log.warning(
             "%s: tars of this folder that it does not list are not read: %s; `hpckit data index` "
             "adds them",

@@ -62,7 +62,7 @@ class Address:
             return None
         if "://" not in self.url:
             return Path(self.url).expanduser()
-        return Path(unquote(urlsplit(self.url).path))
+        return Path(file_path(self.url))
 
     @property
     def name(self) -> str:
@@ -85,6 +85,12 @@ class Address:
         query = parse_qsl(parts.query, keep_blank_values=True)
         kept = urlencode([(k, v) for k, v in query if not _SIGNING.fullmatch(k)])
         return urlunsplit((self.scheme, self.host, parts.path, kept, ""))
+
+
+def file_path(url: str) -> str:
+    """Return the path of a `file://` URL. It has no query: a `?` is one of a name, or of a
+    pattern."""
+    return unquote("/" + url.partition("://")[2].partition("/")[2])
 
 
 def split_query(url: str) -> tuple[str, str]:

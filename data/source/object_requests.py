@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError, NotSupportedError
 from data.source.address import masked
 from data.source.piece_size import PieceSize
 from data.source.protocol import (
+    NOT_FOUND,
     NoRangesError,
     ObjectVersion,
     PermanentSourceError,
@@ -153,7 +154,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise PermanentSourceError("404 Not Found: the object does not exist") from error
+        raise PermanentSourceError(f"{NOT_FOUND}: the object does not exist") from error
     except (BaseError, OSError) as error:
         raise classify_error(str(error), type(error).__name__) from error
 
@@ -162,6 +163,11 @@ def classify_error(text: str, kind: str) -> Exception:
     """Return a TransientSourceError or PermanentSourceError for obstore's message `text` of an
     error of the kind `kind`."""
     text = text.partition("\n\nDebug source:")[0]
+    if "Content-Length Header missing" in text:  # it would be missing again
+        return PermanentSourceError(
+            "the server does not say how long the object is (Content-Length), without which it "
+            "cannot be read in parts; use a server that does, or copy the object"
+        )
     status, code = _STATUS.search(text), _CODE.search(text)
     if status is None:
         what = f"{kind}: {masked(text)}"

@@ -1,8 +1,9 @@
 """Downloading one object by several ranges at a time, whose bytes come in order.
 
-One connection to an object store brings less than the network does (S3: about 80 MB/s), and a reader
-that waits for one shard waits for one connection. The first bytes come alone, as a first batch waits for
-them; from then on, as many ranges are read at a time as the host has connections to spare.
+One connection to an object store brings less than the network does (S3: about 80 MB/s), and a
+reader that waits for one shard waits for one connection. The first bytes come alone, as a first
+batch waits for them; from then on, as many ranges are read at a time as the host has connections to
+spare.
 """
 
 import threading
@@ -26,8 +27,8 @@ class NoThreadError(Exception):
 
 
 def cut_ranges(start: int, size: int, count: int) -> list[ByteRange]:
-    """Divide the bytes from `start` to `size` into the ranges (begin, end) in which they are read; one
-    range: they are not worth more.
+    """Divide the bytes from `start` to `size` into the ranges (begin, end) in which they are read;
+    one range: they are not worth more.
 
     Args:
         count: the ranges that are read at a time.
@@ -46,8 +47,8 @@ def read_in_order(
     read_beside: Callable[[ByteRange], "RangeAhead | None"],
     count: int,
 ) -> Iterator[bytes]:
-    """Yield the bytes of ranges that lie one after the other, from the second on of up to `count` at a
-    time. Raises what reading the next range in line raises.
+    """Yield the bytes of ranges that lie one after the other, from the second on of up to `count`
+    at a time. Raises what reading the next range in line raises.
 
     Args:
         read: yields the bytes of a range.

@@ -57,6 +57,10 @@ class ObjectSource(Backend, Protocol):
         """Read a small object by one request."""
 
 
+NOT_FOUND = "404 Not Found"
+"""How the text of an error begins if there is no such object."""
+
+
 class NoRangesError(Exception):
     """The server can only send whole objects."""
 

@@ -1,6 +1,7 @@
 """A running pipeline in one process: its stream is opened, items are made step by step, and the
 time of reads, stages and the consumer is measured."""
 
+import logging
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -17,7 +18,15 @@ from data.wds.pipeline_settings import PipelineSettings
 from data.wds.pipeline_source import ShareRead, ShareReader, after_fork
 from data.wds.stages.sample_seeds import Seeder
 from data.wds.stages.stage_plan import inexact_stages
-from data.wds.stages.stage_runner import InexactRunner, PipelineItem, StageErrorPolicy, StageRunner
+from data.wds.stages.stage_runner import (
+    EMPTY,
+    InexactRunner,
+    PipelineItem,
+    StageErrorPolicy,
+    StageRunner,
+)
+
+_log = logging.getLogger(__name__)
 
 
 class MeteredPass:
@@ -162,7 +171,8 @@ class WdsPipeline:
         reads = reader.read(at._replace(skip=at.skip + offset), stride)
         metered = MeteredPass(self._meter)
         try:
-            yield from metered.made(self._made(reader, metered.reads(reads), at, within))
+            made = metered.made(self._made(reader, metered.reads(reads), at, within))
+            yield from _noticed(made)
         finally:
             reads.close()
 
@@ -232,3 +242,19 @@ class WdsPipeline:
         options = replace(options, rank=rank, world_size=world)
         sent = replace(settings, origin=origin, options=options)
         return {**self.__dict__, "settings": sent, "_opened": None, "_stream": None}
+
+
+def _noticed(made: Generator[PipelineItem, None, None]) -> Generator[PipelineItem, None, None]:
+    """Yield the items of a pass, and warn at its end if nothing was left of any of them."""
+    has_any = False
+    for one in made:
+        has_any = True
+        yield one
+        if one.item is not EMPTY:
+            yield from made
+            return
+    if has_any:
+        _log.warning(
+            "a pass has ended without an item, as select(), select_files or another stage left out "
+            "all of its samples"
+        )

@@ -307,6 +307,11 @@ def _passes(
 ) -> StreamingDataset:
     repetitions, items = pipeline.repetitions, pipeline.nsamples
     items = items if repetitions != 1 else -1
+    if draws is not None and dataset.pipeline.settings.plan.slices:
+        raise PipelineError(
+            "slice() of shards that are drawn again and again would end a pass there, and counts "
+            "the samples of each epoch here: use with_epoch(n) for passes of n items"
+        )
     if draws is not None and items <= 0:
         if draws == sys.maxsize or repetitions == sys.maxsize:
             note("resampling is replaced by an endless order in which no sample is left out")

@@ -69,6 +69,9 @@ def pack_folder(
     files, shards = Path(source).resolve(), Path(out).resolve()
     if shards.is_relative_to(files):
         raise DataError(f"cannot pack {files} into {shards}, which lies inside it")
+    for name, given in (("suffixes", suffixes), ("exclude", exclude)):
+        if isinstance(given, str):  # whose letters would be taken for patterns
+            raise DataError(f"{name} is a list of texts, got the text {given!r}: give [{given!r}]")
     try:
         return _pack(files, shards, suffixes, exclude, samples_per_shard, tokeniser, progress)
     except OSError as error:

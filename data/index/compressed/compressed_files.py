@@ -22,7 +22,7 @@ from data.errors import BrokenTarError, DataError, NoCacheError, ShardError
 from data.index import shard_access
 from data.index.compressed.unpacked_files import FOLDER, FileUses, bytes_in
 from data.index.shard_listing import Shards, is_folder_of_tars
-from data.index.shard_patterns import find_shards
+from data.index.shard_patterns import entries_of, find_shards
 from data.source.file import file_version, regular_file_version
 
 SUFFIXES = (".gz", ".tgz", ".zst", ".zstd")
@@ -202,14 +202,15 @@ def _compressed(item: str) -> list[Path]:
 def _compressed_in(folder: Path) -> list[Path]:
     """Return the compressed tars of a folder, or its compressed lines. Raises DataError if it has
     files of another format, too."""
-    files = sorted(one for one in folder.iterdir() if one.name.endswith((*_TARS, *_LINES)))
+    entries = entries_of(folder)
+    files = [one for one in entries if one.name.endswith((*_TARS, *_LINES))]
     if not files or (folder / "index.json").is_file():
         return []
     if is_folder_of_tars(folder):
         _log.warning("%s: compressed files beside its tars are not read: %s", folder, files[0].name)
         return []
     kinds = {one.name.endswith(_TARS) for one in files}
-    others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+    others = [one.name for one in entries if one.suffix in _OTHERS]
     if len(kinds) > 1 or others:
         raise DataError(
             f"{folder} has files of several formats, such as {(others or [files[-1].name])[0]} and "

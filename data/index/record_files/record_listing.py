@@ -13,7 +13,7 @@ from data.index.record_files.mds_files import is_mds, open_mds
 from data.index.record_files.record_file import RecordFile
 from data.index.record_files.record_manifest import RecordManifest
 from data.index.shard_listing import Shards, files_of_items, is_folder_of_tars, items_of
-from data.index.shard_patterns import find_files, refuse_twice
+from data.index.shard_patterns import entries_of, find_files, refuse_twice
 
 INDEX = "index.json"
 _OTHERS = (".parquet", ".arrow", ".bin")
@@ -60,8 +60,9 @@ def _files_of_folder(folder: Path, unpack: Unpack) -> list[RecordFile] | None:
         return None
     if (folder / INDEX).is_file():
         return _of_index(folder / INDEX, unpack)
-    lines = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES)
-    others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+    entries = entries_of(folder)
+    lines = [one for one in entries if one.suffix in SUFFIXES]
+    others = [one.name for one in entries if one.suffix in _OTHERS]
     if lines and others:
         raise DataError(
             f"{folder} has files of several formats, such as {others[0]} and {lines[0].name}: give "

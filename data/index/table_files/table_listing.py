@@ -6,7 +6,7 @@ from pathlib import Path
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
 from data.index.shard_listing import Shards, files_of_items, is_folder_of_tars, items_of
-from data.index.shard_patterns import find_files, refuse_twice
+from data.index.shard_patterns import entries_of, find_files, refuse_twice
 from data.index.table_files.table_file import TableFile, open_arrow, open_parquet
 from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files import arrow_files
@@ -75,6 +75,9 @@ def _files_of_folder(folder: Path, rows: bool) -> list[tuple[Path, _Open]] | Non
     if arrow_files.is_saved_dataset(folder):
         saved = arrow_files.saved_files(folder) if rows else []
         return [(path, open_arrow) for path in saved] or None
+    if rows:
+        arrow_files.refuse_splits(folder)
     if is_folder_of_tars(folder):
         return None
-    return [(path, open_parquet) for path in sorted(folder.glob(f"*{PARQUET}"))] or None
+    tables = [path for path in entries_of(folder) if path.name.endswith(PARQUET)]
+    return [(path, open_parquet) for path in tables] or None

@@ -25,6 +25,17 @@ _COMPRESSED = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 
+_OTHERS = {
+    b"PAR1": "a table, which is read from a file named .parquet",
+    b"ARROW1": "a table, which is read from a file named .arrow",
+    b"version https://git-lfs": "a pointer of Git LFS: fetch the file itself by `git lfs pull`",
+    b"PK\x03\x04": "a zip file: unpack it, and pack it as a tar",
+    b"<": "a page of HTML or XML, such as a server sends in place of a file",
+    b"{": "JSON; lines of JSON are read from a file named .jsonl",
+    b"[": "JSON; lines of JSON are read from a file named .jsonl",
+}
+"""What else is given as a shard, by how it begins."""
+
 _FILE = ord("0")
 
 _log = logging.getLogger(__name__)
@@ -160,10 +171,9 @@ class TarWalk:
     def _take_rest(self, block: bytes) -> None:
         """Check that only zeros follow the last member: tarfile ends silently at anything else."""
         if block.count(0) != len(block):
-            at_start = "not a tar file: shorter than a header"
-            raise self._error(
-                "broken tar header, or data after the end" if self.offset else at_start
-            )
+            if not self.offset:
+                raise self._error(_no_tar(block, "shorter than a header"))
+            raise self._error("broken tar header, or data after the end")
         self.offset += len(block)
 
     def _no_header(self, block: bytes, error: TarHeaderError) -> str:
@@ -171,16 +181,23 @@ class TarWalk:
             return "broken tar header (negative size)"
         if self.offset:
             return f"broken tar header, or data after the end ({error})"
-        for magic, name in _COMPRESSED.items():
-            if block.startswith(magic):
-                return (
-                    f"compressed with {name}, which does not allow random access; decompress it "
-                    "first"
-                )
-        return f"not a tar file ({error}): pack or fetch it again, or leave it out"
+        return _no_tar(block, str(error))
 
     def _error(self, problem: str, offset: int | None = None) -> BrokenTarError:
         return BrokenTarError(self._shard, self.offset if offset is None else offset, problem)
+
+
+def _no_tar(block: bytes, problem: str) -> str:
+    """Return what to say of a file that begins with `block`, which is no header for a reason."""
+    for magic, name in _COMPRESSED.items():
+        if block.startswith(magic):
+            return (
+                f"compressed with {name}, which does not allow random access; decompress it first"
+            )
+    for magic, what in _OTHERS.items():
+        if block.startswith(magic):
+            return f"not a tar file, but looks like {what}"
+    return f"not a tar file ({problem}): pack or fetch it again, or leave it out"
 
 
 def _name_of(block: bytes, extended: ExtendedHeaders | None) -> str:

@@ -50,10 +50,17 @@ def saved_files(folder: Path) -> list[Path]:
     return [folder / str(name) for name in names]
 
 
-def split_names(folder: Path) -> list[str]:
-    """Return the splits of a folder that `DatasetDict.save_to_disk` wrote. Raises DataError."""
+def refuse_splits(folder: Path) -> None:
+    """Raise DataError for a folder that `DatasetDict.save_to_disk` wrote, which has several
+    datasets."""
+    if not (folder / SPLITS).is_file():
+        return
     splits = _json(folder / SPLITS).get("splits")
-    return [str(name) for name in splits] if isinstance(splits, list) else []
+    names = [str(name) for name in splits] if isinstance(splits, list) else []
+    raise DataError(
+        f"{folder} holds the splits {', '.join(names)}: give one of them, such as"
+        f" {folder / names[0] if names else folder / 'train'}"
+    )
 
 
 def open_arrow_file(path: Path, options: TokenFiles) -> TokenDocuments:

@@ -7,7 +7,7 @@ from data.errors import DataError
 from data.index import shard_access
 from data.index.manifest import is_manifest
 from data.index.shard_listing import Shards, files_of_items, items_of
-from data.index.shard_patterns import find_files, refuse_twice
+from data.index.shard_patterns import entries_of, find_files, refuse_twice
 from data.index.token_files import arrow_files, flat_file, megatron_files
 from data.index.token_files.token_documents import TokenDocuments
 from data.index.token_files.token_file_options import TokenFiles
@@ -70,15 +70,11 @@ def _files(item: str) -> list[tuple[Path, _Open]] | None:
 def _files_of_folder(folder: Path) -> list[tuple[Path, _Open]] | None:
     if arrow_files.is_saved_dataset(folder):
         return [(path, arrow_files.open_arrow_file) for path in arrow_files.saved_files(folder)]
-    if (folder / arrow_files.SPLITS).is_file():
-        names = arrow_files.split_names(folder)
-        raise DataError(
-            f"{folder} holds the splits {', '.join(names)}: give one of them, such as"
-            f" {folder / names[0] if names else folder / 'train'}"
-        )
-    if is_manifest(folder) or any(folder.glob("*.tar")):
+    arrow_files.refuse_splits(folder)
+    entries = entries_of(folder)
+    if is_manifest(folder) or any(path.suffix == ".tar" for path in entries):
         return None
-    there = sorted(path.name for path in folder.iterdir() if path.suffix in (BIN, ARROW))
+    there = [path.name for path in entries if path.suffix in (BIN, ARROW)]
     if there:
         raise DataError(
             f"{folder} holds no tars, but token files such as {there[0]}: give a file, or a glob"

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.command_output import CommandOutput, count, listing, size
 from hpckit.cli.common.exit_status import NOT_ALL
 from hpckit.cli.common.run_argument import JsonOption
-from hpckit.cli.common.store_errors import DAMAGED
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,
@@ -50,7 +50,8 @@ def verify_shards(
 
     Example: hpckit data verify shards --full
     """
-    from data.index.dataset_verification import verify
+    from data.index.dataset_verification import unlisted_tars, verify
+    from data.index.manifest import open_manifest
     from data.index.token_files.token_file_listing import open_token_files
     from hpckit.cli.common.progress_bar import progress_bar
     from hpckit.system.store_timeouts import interactive_sources
@@ -58,13 +59,16 @@ def verify_shards(
     screen = CommandOutput(json)
     options = token_files_of(dtype, end_of_text, block_size, column)
     tokens = open_token_files(dataset, options)
+    sources = interactive_sources()
+    if tokens is None:
+        _refuse_shard(Path(dataset))
+        manifest = open_manifest(dataset, source=sources)
+        others = unlisted_tars(Path(dataset), manifest)
+    else:
+        manifest, others = tokens, []
     with progress_bar("verifying") as progress:
         verdicts = verify(
-            dataset if tokens is None else tokens,
-            full=full,
-            source=interactive_sources(),
-            index_folder=index_folder,
-            progress=progress,
+            manifest, full=full, source=sources, index_folder=index_folder, progress=progress
         )
     wrong = [verdict for verdict in verdicts if verdict.problem]
     for verdict in wrong[:MOST]:
@@ -77,6 +81,8 @@ def verify_shards(
         f"{count(len(verdicts), 'shard')} of {total} checked: "
         f"{_outcome(len(wrong), unhashed, full)}"
     )
+    if others:
+        screen.line(f"not verified, as the index does not list them: {listing(others)}")
     if unhashed:
         screen.line(_NO_CHECKSUMS if tokens is None else _TOKEN_FILES)
     if wrong:
@@ -85,6 +91,24 @@ def verify_shards(
         )
     screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
     return DAMAGED if wrong else NOT_ALL if unhashed else 0
+
+
+def _refuse_shard(path: Path) -> None:
+    """Raise CommandUsageError for a file that is no index, so that it is not taken for a damaged
+    one."""
+    from data.index.manifest import has_magic
+
+    if not path.is_file() or path.suffix == ".index" or has_magic(path):
+        return
+    if path.suffix == ".tar":
+        raise CommandUsageError(
+            f"{path} is a shard, which is verified by its index: give the folder that has the "
+            f"index, or make one by `hpckit data index {path} --out FOLDER`"
+        )
+    raise CommandUsageError(
+        f"{path} is neither an index nor a token file; tars are verified by their index, other "
+        "files have none"
+    )
 
 
 def _outcome(wrong: int, unhashed: int, full: bool) -> str:

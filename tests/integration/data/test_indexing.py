@@ -193,6 +193,26 @@ def test_verify_says_what_it_could_not_verify(shards: Path) -> None:
     assert "`hpckit data index --hash`" in told.stdout
 
 
+def test_verify_says_which_tars_it_does_not_know(shards: Path) -> None:
+    document("index", shards)
+    (shards / "t-00.tar").write_bytes((shards / "s-00.tar").read_bytes())
+    (shards / "._s-00.tar").write_bytes(b"of macOS")
+    told = hpckit("verify", shards)
+    assert told.exit_code == 0
+    assert "not verified, as the index does not list them: t-00.tar\n" in told.stdout
+
+
+def test_what_is_no_index_is_not_damaged(tmp_path: Path, shards: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    for path, said in (
+        (shards / "s-00.tar", "is a shard, which is verified by its index"),
+        (tmp_path / "x.jsonl", "is neither an index nor a token file"),
+    ):
+        told = hpckit("verify", path)
+        assert told.exit_code == 2
+        assert said in told.stderr
+
+
 def test_refusals_of_the_commands(tmp_path: Path, shards: Path) -> None:
     for code, arguments in (
         (2, ("index", tmp_path / "none")),

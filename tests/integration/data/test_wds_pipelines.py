@@ -148,6 +148,22 @@ def test_passes_are_as_long_as_they_were_told(urls: list[str]) -> None:
     assert epochs[0] != epochs[1]
 
 
+def test_a_slice_of_endless_shards_is_refused(urls: list[str]) -> None:
+    drawn = wds.ResampledShards(urls, nshards=5)
+    for resampled in (
+        wds.WebDataset(urls, resampled=True).slice(5),
+        wds.DataPipeline(drawn, wds.tarfile_to_samples(), wds.slice(5)),
+    ):
+        with pytest.raises(DataError, match=r"use with_epoch\(n\) for passes of n items"):
+            from_wds(resampled)
+
+
+def test_a_pass_without_an_item_is_told(urls: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    nothing = wds.WebDataset(urls, select_files=lambda name: False, shardshuffle=False)
+    assert list(from_wds(nothing)) == []
+    assert "a pass has ended without an item" in caplog.text
+
+
 def test_rsample_keeps_what_it_kept_before(urls: list[str]) -> None:
     def keys(**kw: Any) -> list[str]:
         sparse = StreamingDataset(urls, **kw).rsample(0.4).to_tuple("__key__").batched(5)

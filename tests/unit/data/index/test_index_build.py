@@ -19,7 +19,7 @@ from data.index.manifest import NAME, open_manifest
 from data.index.shard import shard_scan, sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard, shard_index
-from data.index.shard_listing import list_shards
+from data.index.shard_listing import checked_shards, list_shards
 from data.source.protocol import ObjectVersion
 from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
 
@@ -359,6 +359,29 @@ def test_a_folder_whose_name_has_brackets(tmp_path: Path, pattern: str) -> None:
 def test_brackets_in_urls() -> None:
     for url in ("s3://bucket/lr=[1,2]/s.tar", "http://[::1]:80/s.tar", "http://h/s.tar?a=[0-9]*"):
         assert list_shards(url) == [url]
+
+
+def test_one_object_signed_twice_is_given_twice() -> None:
+    url = "https://h/s.tar?X-Amz-Signature="
+    with pytest.raises(DataError, match=r"shard https://h/s\.tar\?… is given twice"):
+        list_shards([f"{url}1", f"{url}2"])
+    assert len(list_shards(["https://h/s.tar?part=1", "https://h/s.tar?part=2"])) == 2
+
+
+@pytest.mark.parametrize("scheme", ["file://", "FILE://", "file://localhost", "local://"])
+def test_a_file_url_is_its_path(tmp_path: Path, scheme: str) -> None:
+    folder = fill(tmp_path / "a b#?", 2)
+    url = f"{scheme}{tmp_path}/a%20b%23%3F"
+    assert list_shards(url) == list_shards(f"{url}/s-{{0..1}}.tar") == list_shards(folder)
+    assert checked_shards([url]) == [str(folder)]
+    with pytest.raises(DataError, match="the host 'other' in a file URL"):
+        list_shards("file://other/x.tar")
+
+
+def test_hidden_files_of_a_folder_are_no_shards(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 2)
+    (folder / "._s-0.tar").write_bytes(b"of macOS")
+    assert list_shards(folder) == [f"{folder}/s-0.tar", f"{folder}/s-1.tar"]
 
 
 def test_energon_s_list_is_taken_over(tmp_path: Path) -> None:

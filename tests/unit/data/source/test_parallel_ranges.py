@@ -1,7 +1,8 @@
-"""How an object is divided into ranges, and that their bytes come in order whatever thread reads them."""
+"""How an object is divided into ranges, whose bytes come in order whatever thread reads them."""
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def test_ranges_are_all_bytes_each_once(start: int, more: int, count: int) -> No
     size = start + more
     ranges = cut_ranges(start, size, count)
     assert (ranges[0][0], ranges[-1][1]) == (start, size)
-    assert all(one[1] == other[0] for one, other in zip(ranges, ranges[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(ranges))
     if len(ranges) > 1:
         assert count > 1
         assert ranges[0][1] - start == FIRST_BYTES
@@ -84,11 +85,10 @@ def test_an_error_comes_in_its_place_and_all_is_given_back() -> None:
     def read_beside(part: ByteRange) -> RangeAhead:
         return RangeAhead(failing(part), lambda: closed.append(part))
 
-    found = b""
+    found: list[bytes] = []
     with pytest.raises(ValueError, match="broken"):
-        for piece in read_in_order(RANGES, pieces_of, read_beside, 3):
-            found += piece
-    assert found == BODY[:30]
+        found.extend(read_in_order(RANGES, pieces_of, read_beside, 3))
+    assert b"".join(found) == BODY[:30]
     assert sorted(closed) == RANGES[1:6]
 
 

@@ -33,6 +33,7 @@ class TestAddresses:
             ("/a/b c.tar", "file", "", "b_c.tar"),
             ("a.tar", "file", "", "a.tar"),
             ("file:///a/b%20c.tar", "file", "", "b_c.tar"),
+            ("file://localhost/a/b?c#d.tar", "file", "localhost", "b_c_d.tar"),
             ("s3a://bucket/x/y.tar", "s3", "bucket", "y.tar"),
             ("HTTPS://me:pw@h:8/x/y.tar?a=b", "https", "h:8", "y.tar"),
             ("gs://b/ü/日本.tar", "gs", "b", "_.tar"),
@@ -98,6 +99,10 @@ class TestRetries:
         error = classify_error(f"Server returned non-2xx status code: {status} x", "GenericError")
         assert isinstance(error, PermanentSourceError if final else TransientSourceError)
         assert str(status) in str(error)
+
+    def test_a_server_that_never_says_the_length_is_not_asked_again(self) -> None:
+        error = judge("Content-Length Header missing from response", "GenericError")
+        assert isinstance(error, PermanentSourceError)
 
     def test_no_query_is_shown_of_an_answer(self) -> None:
         assert "abc" not in str(

@@ -155,6 +155,13 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["src"]
 
 
+@pytest.mark.parametrize("option", ["suffixes", "exclude"])
+def test_one_text_is_no_list_of_patterns(tmp_path: Path, option: str) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(DataError, match=rf"{option} is a list of texts.*give \['\*\.tmp'\]"):
+        pack_folder(tmp_path, tmp_path.parent / "out", **{option: "*.tmp"})  # type: ignore[arg-type]
+
+
 def test_a_link_to_nothing_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

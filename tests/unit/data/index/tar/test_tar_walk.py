@@ -230,6 +230,23 @@ def test_a_compressed_tar_is_named(tmp_path: Path, mode: str) -> None:
         scan_shard(path)
 
 
+@pytest.mark.parametrize("size", [0, 600])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"a": 1}\n', "looks like JSON; lines of JSON are read from a file named .jsonl"),
+        (b"<html>sign in</html>", "looks like a page of HTML or XML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "looks like a pointer of Git LFS"),
+        (b"\x1f\x8b\x08", "compressed with gzip"),
+    ],
+)
+def test_what_is_given_in_place_of_a_tar_is_named(
+    tmp_path: Path, content: bytes, said: str, size: int
+) -> None:
+    with pytest.raises(ShardError, match=said):
+        indexed(tmp_path, content + b"x" * size)
+
+
 def test_a_missing_shard_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.tar", tmp_path):
         with pytest.raises(ShardError, match="cannot be read"):
