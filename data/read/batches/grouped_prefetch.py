@@ -41,7 +41,7 @@ class GroupedPrefetcher(Generic[S, T]):
 
         self._most = most
         self._groups = make_prefetcher(
-            load_all, _grouped(steps, most), depth=depth, threads=threads, inline=inline
+            load_all, _grouped(steps, most, inline), depth=depth, threads=threads, inline=inline
         )
         self._made: deque[T] = deque()
         self._error: Exception | None = None
@@ -73,9 +73,13 @@ class GroupedPrefetcher(Generic[S, T]):
         return len(self._made) + self._groups.ready * self._most
 
 
-def _grouped(steps: Iterator[S], most: int) -> Iterator[list[S]]:
+def _grouped(
+    steps: Iterator[S], most: int, inline: InlineReadDecision | None
+) -> Iterator[list[S]]:
+    """Yield the groups. A consumer that reads by itself hands nothing over: it reads one batch at a
+    time, into the memory of the last one, which is in the processor's cache still."""
     count = 1
-    while group := list(islice(steps, count)):
+    while group := list(islice(steps, 1 if inline is not None and inline.now else count)):
         yield group
         count = min(2 * count, most)
 
