@@ -73,9 +73,7 @@ class GroupedPrefetcher(Generic[S, T]):
         return len(self._made) + self._groups.ready * self._most
 
 
-def _grouped(
-    steps: Iterator[S], most: int, inline: InlineReadDecision | None
-) -> Iterator[list[S]]:
+def _grouped(steps: Iterator[S], most: int, inline: InlineReadDecision | None) -> Iterator[list[S]]:
     """Yield the groups. A consumer that reads by itself hands nothing over: it reads one batch at a
     time, into the memory of the last one, which is in the processor's cache still."""
     count = 1

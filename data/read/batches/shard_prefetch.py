@@ -11,6 +11,7 @@ from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.errors import DataError
 from data.order.shard_uses import ShardUse
+from data.read.dataset import Dataset
 from data.read.sample_stream import Reads, SampleStream
 
 PLANNED = 2048
@@ -18,6 +19,7 @@ PLANNED = 2048
 _CHECKED_FILES = 64  # shards that are checked, of those that are files
 _AGAIN_S = 5.0
 _TICK_S = 0.2
+_SMALL_BYTES = 64 << 10  # a source takes longer to find a sample of this size than to send it
 _GUESS_S = 1e-3  # seconds per position, until the speed is known
 
 _log = logging.getLogger(__name__)
@@ -70,8 +72,8 @@ def has_remote_shards(stream: SampleStream) -> bool:
 
 
 def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None:
-    """Warn where a cache is smaller than the shards that some streams read at a time: most of their
-    samples would bypass it, each with a request.
+    """Warn where each sample would be a request: where a cache is smaller than the shards that some
+    streams read at a time, and where small samples are shuffled without one.
 
     Args:
         reads: of each dataset, the streams.
@@ -79,6 +81,8 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
     live: dict[NodeStore, float] = {}
     for dataset, order, of in zip(stream.datasets, stream.orders, reads, strict=True):
         sizes = dataset.manifest.bytes
+        if order.shuffle and not dataset.store.budget_bytes:
+            _check_sample_size(dataset)
         shards = min(len(sizes), order.window * len(of))
         live[dataset.store] = live.get(dataset.store, 0.0) + shards * float(sizes.mean())
     for store, size in live.items():
@@ -90,6 +94,19 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
                 store.budget_bytes / 1e9,
                 size / 1e9,
             )
+
+
+def _check_sample_size(dataset: Dataset) -> None:
+    """Warn of a source that takes longer to find a sample than to send it."""
+    mean = float(dataset.manifest.bytes.sum()) / max(1, len(dataset))
+    if mean <= _SMALL_BYTES and not dataset.store.is_in_place(dataset.manifest.urls[0]):
+        _log.warning(
+            "%s: each of its samples, of %.3g KB on average, is a request, as they are shuffled "
+            "and there is no cache: with cache= and cache_bytes= shards are fetched whole; the "
+            "folder may be in memory, such as /dev/shm, with fewer streams and a smaller window",
+            dataset.manifest.place,
+            mean / 1e3,
+        )
 
 
 class _PrefetchState:

@@ -32,7 +32,9 @@ def loader_of(place: str, **options: object) -> Loader:
     return Loader(dataset, global_batch=EACH, epochs=1, **options)  # type: ignore[arg-type]
 
 
-def test_a_batch_of_neighbours_is_one_request(server: RangeServer, local: Path) -> None:
+def test_a_batch_of_neighbours_is_one_request(
+    server: RangeServer, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = loader_of(serve(server, local), shuffle=False)
     server.headers.clear()
     found = [sample for batch in loader for sample in batch.data]
@@ -40,13 +42,18 @@ def test_a_batch_of_neighbours_is_one_request(server: RangeServer, local: Path) 
     contents = [sample["bin"] for sample in found]
     assert contents == [number.to_bytes(2, "little") * (SIZE // 2) for number in range(len(KEYS))]
     assert len(server.headers) == SHARDS
+    assert not caplog.messages
     loader.close()
 
 
-def test_a_shuffled_epoch_has_each_sample_once(server: RangeServer, local: Path) -> None:
+def test_a_shuffled_epoch_has_each_sample_once(
+    server: RangeServer, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = loader_of(serve(server, local))
     server.headers.clear()
     assert sorted(key for batch in loader for key in batch.keys) == KEYS
+    said = "is a request, as they are shuffled and there is no cache"
+    assert sum(said in message for message in caplog.messages) == 1
     assert len(server.headers) <= len(KEYS)
     loader.close()
 
