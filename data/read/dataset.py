@@ -393,6 +393,8 @@ def _store(
     peers: "CachePeers | None" = None,
 ) -> NodeStore:
     budget = cache_bytes if cache else 0
+    if cache and not cache_bytes:
+        _log.warning("nothing is cached in %s: give cache_bytes=, too, which is 0", cache)
     if peers is not None and budget == 0:
         raise DataError("peers are the caches of nodes: give cache=FOLDER and cache_bytes=, too")
     return NodeStore(

@@ -27,6 +27,7 @@ from data.read.dataset import Dataset
 from data.read.dataset_growth import DatasetGrowth, grown_error, versions_of
 from data.read.stream_identity import State, check_same, digest_of, digests_of, of_dataset
 from data.read.stream_sizes import STREAMS, WINDOW, stream_sizes
+from data.source.address import masked
 
 
 class SampleLocations(NamedTuple):
@@ -572,7 +573,10 @@ def order_of(
     """Return the order of a dataset's samples, by `OrderOptions`. Raises DataError for impossible
     arguments."""
     if len(dataset) == 0:
-        raise EmptyDatasetError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
+        first = f", such as {masked(dataset.manifest.urls[0])}" if len(dataset.manifest) else ""
+        raise EmptyDatasetError(
+            f"the dataset has no samples in its {len(dataset.manifest)} shards{first}"
+        )
     sizes = stream_sizes(dataset.manifest, streams, window)
     try:
         return Order(

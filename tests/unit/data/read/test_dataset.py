@@ -51,6 +51,21 @@ def test_every_way_to_name_the_shards(shards: Path) -> None:
     assert keys(open_dataset([two, one])) == everything[8:12] + everything[:4]
 
 
+def test_a_cache_of_no_bytes_is_told(
+    shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_dataset(shards, cache=tmp_path / "cache", cache_bytes=10**6)
+    open_dataset(shards, cache_bytes=10**6)
+    assert not caplog.messages
+    open_dataset(shards, cache=tmp_path / "cache")
+    assert "nothing is cached in" in caplog.text
+
+
+def test_a_key_is_text(shards: Path) -> None:
+    with pytest.raises(DataError, match="a key is text, got 5"):
+        open_dataset(shards).index_of(5)  # type: ignore[arg-type]
+
+
 def test_relative_paths_work(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shards)
     assert len(open_dataset("shard-{000000..000001}.tar")) == 8
