@@ -157,14 +157,21 @@ def test_a_download_that_was_interrupted_goes_on_by_ranges(
 
 
 def test_closing_the_store_ends_the_threads_of_ranges(server: RangeServer, tmp_path: Path) -> None:
-    server.bytes_per_s = 20e6
+    go_on, stream_range = threading.Event(), HttpSource.stream_range
+
+    def held(self: HttpSource, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:
+        assert start == 0 or go_on.wait(60)
+        yield from stream_range(self, url, start, end, tag)
+
     store = opened(tmp_path, Sources(retry=QUICK))
-    shard = store.open(ShardRef(f"{server.url}/x.tar"))
-    wait_for_ranges(run=True)
-    store.close()
-    with pytest.raises(DataError, match="closed"):
-        shard.pread(0, SIZE)
-    wait_for_ranges(run=False)
+    with mock.patch.object(HttpSource, "stream_range", held):
+        shard = store.open(ShardRef(f"{server.url}/x.tar"))
+        wait_for_ranges(run=True)
+        store.close()
+        go_on.set()
+        with pytest.raises(DataError, match="closed"):
+            shard.pread(0, SIZE)
+        wait_for_ranges(run=False)
 
 
 def wait_for_ranges(*, run: bool) -> None:
