@@ -41,7 +41,7 @@ def status(
     saved_step, saved_time, generation, nodes, ranks, hosts, interruptions (count by kind),
     last_interruption (kind, step, time, or null), jobs (those that
     Slurm knows), successor (job), no_successor (why none is queued), successor_blocked (why it
-    cannot start before somebody changes something), refused (what sbatch printed when it refused
+    cannot start before a person changes something), refused (what sbatch printed when it refused
     the last job), failure, degraded, stragglers (ranks that the others wait for), straggler_cost
     (the newest event of that kind: share, spread and collectives are shares of a step; nodes,
     ranks, hosts, phases, excesses), hang (what the newest hang came from), certified_step (the
@@ -67,14 +67,14 @@ def status(
 
 def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     from hpckit.report.overview import look, runs_below
-    from hpckit.report.terminal.status_table import LEGEND, table_of
+    from hpckit.report.terminal.status_table import table_of
     from hpckit.system.os_errors import describe
 
     runs = []
     for run in runs_below(root):
         try:
             runs.append(look(run, slurm))
-        except PermissionError as error:  # a run of another user
+        except OSError as error:  # a run of another user, or a damaged one
             out.note(f"{run.name} is left out: {describe(error)}")
     out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
     if slurm.error is not None:
@@ -85,8 +85,9 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
         is_there = "no run in" if root.is_dir() else "there is no folder"
         out.note(f"{is_there} {root.resolve()}; another one: --root")
         return
-    out.table(table_of(runs, time.time()))
-    out.dim(LEGEND)
+    shown = table_of(runs, time.time(), out.width)
+    out.table(shown.table)
+    out.explain(shown.legend)
 
 
 def _page(it: Overview, out: CommandOutput) -> None:

@@ -241,7 +241,7 @@ class TopScreen:
         try:
             events = read_valid_events(run).events if is_open else None
             found = look(run, slurm, events)
-        except (FileNotFoundError, PermissionError):
+        except OSError:  # it was removed, is another user's, or is damaged
             return None
         self._seen[run.path] = (stamp, found)
         if events is not None:

@@ -46,8 +46,13 @@ class CommandOutput:
         self._out, self._err = _console(sys.stdout), _console(sys.stderr)
 
     @property
+    def width(self) -> int:
+        """Number of columns of the results."""
+        return self._out.width
+
+    @property
     def is_narrow(self) -> bool:
-        return self._out.width < 100
+        return self.width < 100
 
     def line(self, text: Cell = "") -> None:
         """Print a line of the result, for people."""
@@ -60,7 +65,7 @@ class CommandOutput:
             return
         head, shown = Text(f"{name:<{_NAME - 1}} ", style="bold"), text
         if isinstance(shown, str):
-            room = max(self._out.width - _NAME, 30)
+            room = max(self.width - _NAME, 30)
             folded = textwrap.wrap(
                 clean(shown), room, break_long_words=False, break_on_hyphens=False
             )
@@ -70,6 +75,11 @@ class CommandOutput:
     def dim(self, text: str) -> None:
         """Print a line of the result that is less important."""
         self.line(Text(clean(text), style="dim"))
+
+    def explain(self, text: str) -> None:
+        """Print less important words of the result, on as many lines as they need."""
+        for line in textwrap.wrap(text, self.width, break_on_hyphens=False):
+            self.dim(line)
 
     def table(self, table: Table) -> None:
         if not self.as_json:

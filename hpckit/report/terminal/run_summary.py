@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,6 +27,7 @@ from hpckit.report.progress import (
 )
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.report.source_progress import describe_change, describe_source
+from hpckit.report.terminal.fitting_columns import fitting_columns
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 from hpckit.rundir.sample_ledger import (
@@ -39,10 +40,15 @@ from hpckit.rundir.sample_ledger import (
 from hpckit.text.quantities import count
 
 _SHOWN_SKIPPED = 10
-_LOST = (
-    "lost: seconds without a new step = leave (notice, save, exit) "
-    "+ restart (processes, rendezvous, restore) + repeat (repeated steps)"
+_LOST = "lost: seconds without a new step"
+_LOST_SPLIT = (
+    " = leave (notice, save, exit) + restart (processes, rendezvous, restore) + repeat "
+    "(repeated steps)"
 )
+_SPLIT = "leave + restart + repeat"
+_COLUMNS = ("gen", "nodes", "ranks", "steps", "ended", "lost", _SPLIT)
+_IMPORTANCE = ("gen", "steps", "ended", "lost", "nodes", "ranks", _SPLIT)
+_GAP = 2
 
 
 def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> bool:
@@ -57,33 +63,48 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
         console.print(_without_steps(run), highlight=False, soft_wrap=True)
         return False
     console.print()
-    console.print(_generations(history))
+    shown = _generations(history, console.width)
+    console.print(shown)
     if history.interruptions:
-        console.print(_LOST, style="dim", highlight=False)
+        has_split = shown.columns[-1].header == _SPLIT
+        console.print(_LOST + _LOST_SPLIT * has_split, style="dim", highlight=False)
     for name, text in _facts(run, history, told.events):
         console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
     return True
 
 
-def _generations(history: History) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("gen", justify="right")
-    for name in ("nodes", "ranks", "steps", "ended", "lost"):
-        table.add_column(name, justify="left" if name == "ended" else "right", no_wrap=True)
-    table.add_column("leave + restart + repeat", justify="right", no_wrap=True)
+def _generations(history: History, width: int) -> Table:
+    """Return a table of the training attempts in `width` columns of the terminal. Columns that do
+    not fit are left out in the order of `_IMPORTANCE`, the last one first."""
     gaps: Sequence[Interruption | None] = [*history.interruptions, None]
-    for name, life, gap in zip(names_of(history.lives), history.lives, gaps, strict=True):
-        table.add_row(name, *_row(life, gap))
+    rows = [
+        {"gen": name, **_row(life, gap)}
+        for name, life, gap in zip(names_of(history.lives), history.lives, gaps, strict=True)
+    ]
+    wide = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _IMPORTANCE}
+    fitting = fitting_columns(wide, width + _GAP, _GAP)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in (name for name in _COLUMNS if name in fitting):
+        justify: JustifyMethod = "left" if name == "ended" else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in _COLUMNS if name in fitting))
     return table
 
 
-def _row(life: TrainingAttempt, gap: Interruption | None) -> list[str]:
-    steps = f"{life.start_step} → {life.end_step}"
-    row = [str(life.nodes), str(life.world_size), steps, life.end]
-    if gap is None:
-        return row
-    split = f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s"
-    return [*row, f"{gap.lost_s:.1f} s", split]
+def _row(life: TrainingAttempt, gap: Interruption | None) -> dict[str, str]:
+    row = {
+        "nodes": str(life.nodes),
+        "ranks": str(life.world_size),
+        "steps": f"{life.start_step} → {life.end_step}",
+        "ended": life.end,
+        "lost": "",
+        _SPLIT: "",
+    }
+    if gap is not None:
+        row["lost"] = f"{gap.lost_s:.1f} s"
+        row[_SPLIT] = f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s"
+    return row
 
 
 def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[tuple[str, str]]:

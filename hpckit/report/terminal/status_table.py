@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -16,9 +18,10 @@ from hpckit.report.present_problems import present_problems
 from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
 from hpckit.report.source_progress import describe_source
+from hpckit.report.terminal.fitting_columns import fitting_columns
 from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import SlurmJob
-from hpckit.text.quantities import ago, count, moment, rate, span
+from hpckit.text.quantities import ago, clean, count, moment, rate, span
 
 _COLOURS = {
     "running": "green",
@@ -29,43 +32,80 @@ _COLOURS = {
     "stopped": "yellow",
     "unknown": "magenta",
 }
+_COLUMNS = ("step", "rate", "last", "saved", "gen", "jobs")
+"""The columns after name and state, from left to right."""
+_IMPORTANCE = ("step", "last", "saved", "rate", "gen", "jobs")
+"""The same, the most important one first."""
+_LEGEND = {
+    "last": "last: age of the last step",
+    "saved": "saved: newest checkpoint",
+    "gen": "gen: generation",
+    "jobs": "12?: job 12 is pending",
+}
+_GAP = 2
+_NAMES = 0.3
+"""Share of a line that names of runs take before columns are left out for them."""
 
 
-def table_of(runs: Sequence[Overview], now: float) -> Table:
-    """Return a table with one line per run, in 80 columns."""
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", no_wrap=True, overflow="ellipsis")
-    table.add_column("state", no_wrap=True)
-    for name in ("step", "rate", "last", "saved", "gen"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("jobs", no_wrap=True, overflow="ellipsis")
+@dataclass(frozen=True)
+class StatusTable:
+    """All runs as a table, and a line that explains its columns."""
+
+    table: Table
+    legend: str
+
+
+def table_of(runs: Sequence[Overview], now: float, width: int) -> StatusTable:
+    """Return a table with one line per run in `width` columns of the terminal. Columns that do not
+    fit are left out in the order "jobs", "gen", "rate", "saved", "last"; long names are folded, as
+    a name that is cut cannot be typed."""
+    cells = {it.run.path: _cells(it, now) for it in runs}
+    wide = {
+        name: max([len(name), *(len(row[name]) for row in cells.values())]) for name in _IMPORTANCE
+    }
+    names = max([3, *(len(clean(it.run.name)) for it in runs)])
+    states = max([5, *(len(it.word) for it in runs)])
+    room = width - min(names, int(_NAMES * width)) - _GAP - states
+    fitting = {"step", *fitting_columns(wide, room, _GAP)}
+    shown = [name for name in _COLUMNS if name in fitting]
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+    table.add_column("run", overflow="fold")
+    table.add_column("state", no_wrap=True, min_width=states)
+    for name in shown:
+        justify: JustifyMethod = "left" if name == "jobs" else "right"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=wide[name])
     for it in runs:
-        table.add_row(it.run.name, word_of(it), *_cells(it, now))
-    return table
+        values = [Text(cells[it.run.path][name]) for name in shown]
+        table.add_row(Text(clean(it.run.name)), word_of(it), *values)
+    return StatusTable(table, _legend(shown))
+
+
+def _legend(shown: Sequence[str]) -> str:
+    parts = [meaning for name, meaning in _LEGEND.items() if name in shown]
+    if left_out := [name for name in _COLUMNS if name not in shown]:
+        parts.append(f"without {', '.join(left_out)}, for which this terminal is too narrow")
+    return "; ".join(parts)
 
 
 def word_of(it: Overview) -> Text:
     return Text(it.word, style=_COLOURS.get(it.word, "red"))
 
 
-def _cells(it: Overview, now: float) -> list[str]:
+def _cells(it: Overview, now: float) -> dict[str, str]:
     p = it.progress
     is_going = it.state is RunState.RUNNING
-    return [
-        f"{p.step:,}/{p.steps:,}" if p.steps else "",
-        rate(p.step_s) if is_going else "",
-        span(now - p.step_time) if p.step_time is not None else "",
-        f"{p.saved_step:,}" if p.saved_step else "",
-        str(p.generation or ""),
-        " ".join(f"{job.number}{_mark(job)}" for job in it.current_jobs),
-    ]
+    return {
+        "step": f"{p.step:,}/{p.steps:,}" if p.steps else "",
+        "rate": rate(p.step_s) if is_going else "",
+        "last": span(now - p.step_time) if p.step_time is not None else "",
+        "saved": f"{p.saved_step:,}" if p.saved_step else "",
+        "gen": str(p.generation or ""),
+        "jobs": " ".join(f"{job.number}{_mark(job)}" for job in it.current_jobs),
+    }
 
 
 def _mark(job: SlurmJob) -> str:
     return "" if job.is_active else "?"
-
-
-LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 is pending"
 
 
 def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
