@@ -34,6 +34,8 @@ from hpckit.text.quantities import count, decimal, size, span
 _GIB = 2**30
 _CASES = (0.5, 0.75, 1.0, 1.25)
 """Shares of the assumed utilisation, for the table of costs."""
+_FEW = 0.001
+"""Expected number of failures below which it is not given."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,7 @@ def _cost(planned: PlannedRun) -> Iterator[Block]:
         (
             ("node-hours", f"{totals.node_hours:,.1f}"),
             ("GPU-hours", f"{totals.gpu_hours:,.1f}"),
-            ("price of a node-hour", _price(prices.node, "--node-price")),
-            ("price of a GPU-hour", _price(prices.gpu, "--gpu-price")),
+            *_price_facts(prices),
             ("cost", "not known" if totals.money is None else _money(totals.money)),
         )
     )
@@ -314,11 +315,13 @@ def _assumptions(plan: RunEstimate) -> Sequence[Block]:
 
 
 def _failures(totals: RunTotals) -> str:
-    return f"about {_number(totals.failures)} failures are expected"
+    return f"{_number(totals.failures)} failures are expected"
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    if value < _FEW:
+        return f"fewer than {_FEW}"
+    return f"about {value:,.0f}" if value >= 10 else f"about {value:.2g}"
 
 
 def _money(value: float) -> str:
@@ -329,5 +332,9 @@ def _decimals(money: float) -> int:
     return 0 if money >= 100 else 2
 
 
-def _price(value: float | None, option: str) -> str:
-    return f"not known: give {option}" if value is None else f"{value:g}"
+def _price_facts(prices: HourlyPrices) -> Iterator[tuple[str, str]]:
+    """Return the prices that are known, or the options that give them."""
+    known = {"price of a node-hour": prices.node, "price of a GPU-hour": prices.gpu}
+    if all(value is None for value in known.values()):
+        yield "price", "not known: give --node-price or --gpu-price"
+    yield from ((name, f"{value:g}") for name, value in known.items() if value is not None)

@@ -35,9 +35,9 @@ def state_badge(read: ReadRun) -> Html:
 
 
 def step_words(it: Overview) -> str:
-    """Return the step, of how many."""
+    """Return the step, of how many; empty: none is known."""
     p = it.progress
-    if p.begun is None and not p.step:
+    if it.is_silent or (p.begun is None and not p.step):
         return ""
     return f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"
 

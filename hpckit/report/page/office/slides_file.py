@@ -100,19 +100,26 @@ class SlideFlow:
         self._put_texts(waiting, high)
 
     def add_table(self, block: TableBlock) -> None:
-        """Add a table, whose head is repeated where it goes on."""
+        """Add a table: on a further slide if it is whole there, else with its head repeated where
+        it goes on."""
         shares = _column_shares(block)
         letters = [max(1.0, share * _LINE_LETTERS * 1.2) for share in shares]
+        highs = [
+            int(_ROW_HIGH)
+            * max(1 + int(len(text) / most) for text, most in zip(row, letters, strict=True))
+            for row in block.rows
+        ]
+        if self._left() < _ROW_HIGH + sum(highs) <= _BOTTOM - _TOP:
+            self._next_slide()
         waiting: list[Sequence[str]] = []
         high = int(_ROW_HIGH)
-        for row in block.rows:
-            lines = max(1 + int(len(text) / most) for text, most in zip(row, letters, strict=True))
-            if high + lines * _ROW_HIGH > self._left():
+        for row, row_high in zip(block.rows, highs, strict=True):
+            if high + row_high > self._left():
                 self._put_table(block, waiting, shares, high)
                 self._next_slide()
                 waiting, high = [], int(_ROW_HIGH)
             waiting.append(row)
-            high += lines * _ROW_HIGH
+            high += row_high
         self._put_table(block, waiting, shares, high)
 
     def add_chart(self, block: BarsBlock) -> None:

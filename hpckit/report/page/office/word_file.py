@@ -9,6 +9,7 @@ from pathlib import Path
 import docx
 from docx.document import Document
 from docx.enum.text import WD_ALIGN_PARAGRAPH
+from docx.oxml import OxmlElement
 from docx.shared import Cm, Pt, RGBColor
 
 from hpckit.report.page.office.bar_picture import draw_png
@@ -88,6 +89,9 @@ def _add_table(
     """Add a table. `bold`: columns of names; None: the first row is the head."""
     table = made.add_table(len(rows), len(widths), "Table Grid")
     table.autofit = False
+    if bold is None:
+        head = table.rows[0]._tr.get_or_add_trPr()
+        head.append(OxmlElement("w:tblHeader"))  # repeated on each page
     for column, wide in zip(table.columns, widths, strict=True):
         column.width = Cm(wide)
     for number, (row, given) in enumerate(zip(table.rows, rows, strict=True)):

@@ -101,7 +101,7 @@ def fit_sheet(sheet: Worksheet) -> None:
         texts = {
             cell.row or 0: len(str(cell.value))
             for cell in column
-            if cell.value is not None and cell.row not in merged
+            if cell.value is not None and cell.row not in merged and cell.data_type != "f"
         }
         wide = min(_WIDEST, max([_NARROWEST, *texts.values()]) + 2)
         sheet.column_dimensions[get_column_letter(column[0].column or 1)].width = wide

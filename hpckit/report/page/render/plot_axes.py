@@ -72,10 +72,14 @@ def is_wide(low: float, high: float) -> bool:
     return may_be_log(low) and min(high, _MOST) / low > _LOG_FROM
 
 
-def span_axis(high: float, most: int, low: float = 0.0) -> Axis:
-    """Return an axis from exactly `low`, at least 0, to exactly `high`, with ticks inside."""
+def span_axis(high: float, most: int, low: float = 0.0, *, least_step: float = 0.0) -> Axis:
+    """Return an axis from exactly `low`, at least 0, to exactly `high`, with ticks inside.
+
+    Args:
+        least_step: least distance of two ticks, as 1 for whole numbers.
+    """
     high = high if high - low > max(_LEAST, 1e-9 * high) else low + 1.0
-    step = _nice((high - low) / most)
+    step = max(_nice((high - low) / most), least_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return Axis(low, high, tuple(n * step for n in range(first, last + 1)))
 

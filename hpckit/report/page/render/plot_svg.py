@@ -69,7 +69,8 @@ def _axes(plot: Plot, is_log: bool | None) -> tuple[Axis, Axis]:
     if plot.steps is not None:
         steps += plot.steps
     first = min(steps) if plot.steps is not None else 0
-    over = span_axis(max(steps), _TICKS, first)
+    least = 1.0 if all(float(step).is_integer() for step in steps) else 0.0
+    over = span_axis(max(steps), _TICKS, first, least_step=least)
     if plot.is_over_log and is_wide(min(steps), max(steps)):
         over = axis(min(steps), max(steps), _TICKS, is_log=True)
     low, high = _range(plot)
@@ -127,7 +128,8 @@ def _draw_line(one: PlotLine, x: Axis, y: Axis) -> Iterator[str]:
     single = [piece for piece in whole if one.are_dots or one.has_dots or len(piece) == 1]
     dots = "".join(f"M{point}h0" for piece in single for point in piece)
     if dots:
-        yield f'<path class="dots {kind}" d="{dots}"/>'
+        shape = "dots single" if len(one.points) == 1 else "dots"
+        yield f'<path class="{shape} {kind}" d="{dots}"/>'
 
 
 def _readings(plot: Plot, x: Axis) -> Iterator[str]:

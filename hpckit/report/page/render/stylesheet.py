@@ -71,6 +71,7 @@ path { fill: none; stroke: var(--own); stroke-width: 1.7; vector-effect: non-sca
   stroke-linejoin: round; }
 path.behind { stroke-width: 1; opacity: .4; }
 path.dots { stroke-width: 5; stroke-linecap: round; }
+path.dots.single { stroke-width: 9; }
 path.dots.lost { stroke-width: 4; opacity: .75; }
 rect { fill: var(--own); }
 .strip rect { stroke: var(--own); } .shares rect { stroke: var(--page); }
@@ -105,9 +106,8 @@ input[type=radio]:focus-visible + label { outline: 2px solid var(--link); }
 .to-log:checked ~ .lin, .to-lin:checked ~ .log { display: none; }
 details { border-top: 1px solid var(--line); padding: .5rem 0; }
 summary { cursor: pointer; font-size: 1.15rem; font-weight: 600; }
-@media (max-width: 560px) {
-  .minor { display: none; }
-  .plot { padding-left: 3rem; }
+@media (max-width: 560px) { .minor { display: none; } .plot { padding-left: 3rem; } }
+@media (max-width: 860px) {
   .cards thead { display: none; }
   .cards table, .cards tbody, .cards tr { display: block; }
   .cards tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }

@@ -221,6 +221,7 @@ def test_a_word_document_has_all_sections_and_charts(files: dict[str, Path]) -> 
     assert len(made.inline_shapes) == 2
     cells = [cell.text for table in made.tables for row in table.rows for cell in row.cells]
     assert "GPU-hours" in cells
+    assert sum("<w:tblHeader" in table._tbl.xml for table in made.tables) == 6
 
 
 def test_slides_have_all_sections_and_native_charts(files: dict[str, Path]) -> None:
@@ -230,6 +231,9 @@ def test_slides_have_all_sections_and_native_charts(files: dict[str, Path]) -> N
     assert titles[0] == "Plan of =1+1 ≥ ü"
     charts = [shape.chart for s in made.slides for shape in s.shapes if shape.has_chart]
     assert [len(chart.plots[0].categories) for chart in charts] == [5, 1]
+    tables = [shape.table for s in made.slides for shape in s.shapes if shape.has_table]
+    heads = [tuple(cell.text for cell in table.rows[0].cells) for table in tables]
+    assert len({*heads}) == len(heads) == 6  # each is whole on one slide
     assert made.slide_width is not None
     for slide in made.slides:
         for shape in slide.shapes:
@@ -249,6 +253,7 @@ def test_a_workbook_calculates_the_cost_by_formulas(files: dict[str, Path]) -> N
     assert cells["price of a GPU-hour"] == 2.5
     hours = cells["steps with the whole batch"] * cells["seconds of a step"] / cells["goodput"]
     assert hours / 3600 * 16 == pytest.approx(totals.gpu_hours)
+    assert sheet.row_dimensions[14].height is None  # whose formula is long
     assert cells["cost"] == '=IF(COUNT(B8:B9)=0,"give a price",B12*B8+B13*B9)'
     assert cells["price of a node-hour"] is None  # and not a price of 0
     rows = made["Numbers"].iter_rows(min_row=2)

@@ -66,6 +66,7 @@ def test_a_span_may_begin_later() -> None:
     assert list(made.ticks) == [900_000, 950_000, 1_000_000, 1_050_000, 1_100_000]
     assert [made.at(step) for step in (900_000, 1_000_000, 1_100_000)] == [0.0, 0.5, 1.0]
     assert span_axis(7, 5, 7).at(7) == 0.0
+    assert span_axis(2, 5, least_step=1.0).ticks == (0, 1, 2)
 
 
 def test_a_logarithmic_axis_has_ticks_for_few_and_for_many_powers() -> None:
