@@ -26,7 +26,7 @@ Part: TypeAlias = Buffer | LazyPart
 
 
 class LazyParts(Sequence[Buffer]):
-    """The parts of an object, for `Storage.put`. Each is made anew whenever it is asked for, so a
+    """The parts of an object, for `Storage.put`. Each is made again whenever it is requested, so a
     storage that takes one after the other has few of them in memory."""
 
     def __init__(self, parts: Sequence[Part]) -> None:

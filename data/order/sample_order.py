@@ -65,7 +65,7 @@ class OrderOptions:
     """The shards of each stream whose samples are shuffled with one another: samples are shuffled
     among `streams` times `window` shards. None: 8, and fewer of such tables."""
     remix_every: int = 0
-    """The number of epochs after which shards are assigned to the streams anew; 0: a shard stays in
+    """The number of epochs after which shards are assigned to streams again; 0: a shard stays in
     its stream for the whole run, which keeps it on the same nodes."""
 
 

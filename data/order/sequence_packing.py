@@ -180,7 +180,7 @@ class SequencePacker:
         return begin + size * first // max(self._plan(number).streams.size, 1)
 
     def forget_after(self, number: int) -> None:
-        """Plan the blocks after block `number` anew: the tokens of their documents may have
+        """Plan the blocks after block `number` again: the tokens of their documents may have
         changed."""
         with self._lock:
             self._blocks = {at: block for at, block in self._blocks.items() if at <= number}

@@ -66,7 +66,7 @@ def serve(
     answers nothing but that one is needed, also on this machine, as other users can connect to its
     ports. It ends by Ctrl-C.
 
-    A run is read when somebody looks at it, and its records are not copied. Runs that appear in a
+    A run is read when its page is opened, and its records are not copied. Runs that appear in a
     folder later are shown, too. /runs.json has what hpckit status --json prints.
 
     With --export, the same pages are written as HTML files with relative links, without a token,

@@ -386,7 +386,7 @@ class SuccessorCancelled(RunEvent):
 
 @event_kind("successor_blocked")
 class SuccessorBlocked(RunEvent):
-    """The supervisor emits this when the successor job cannot start before somebody changes
+    """The supervisor emits this when the successor job cannot start before a person changes
     something, once for each reason."""
 
     job: str

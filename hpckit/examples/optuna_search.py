@@ -150,7 +150,7 @@ class StudyTrials:
         self._runs: dict[int, RunDir] = {}
 
     def go_on(self, total: int, at_once: int) -> bool:
-        """Tell of runs that have ended, and begin what there is room for; False: all is over.
+        """Report runs that have ended, and begin as many as there is room for; False: all is over.
 
         Raises:
             SpecError: the config of a run is refused.

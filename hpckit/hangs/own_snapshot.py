@@ -1,5 +1,5 @@
-"""What a worker tells of itself: the stacks of its threads, the collective that its main thread is
-in, and the number of collectives that it has entered in each process group.
+"""What a worker reports of itself: the stacks of its threads, the collective that its main thread
+is in, and the number of collectives that it has entered in each process group.
 
 Torch counts the collectives of each process group itself, so that a worker pays nothing for it
 before it is asked. The worker may hang anywhere, an import included, so nothing is imported here

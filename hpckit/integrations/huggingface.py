@@ -65,7 +65,7 @@ class HpckitTrainerCallback(TrainerCallback):  # type: ignore[misc, unused-ignor
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Start anew, as one callback may serve several calls of `train`."""
+        """Start again, as one callback may serve several calls of `train`."""
         self._is_leaving = False
 
     def on_step_begin(

@@ -292,7 +292,7 @@ def _of_refusals(it: Overview) -> Iterator[Fact]:
 
 
 def _is_told(it: Overview, degraded: str) -> bool:
-    """Returns whether a degradation still matters, and is not told by another line."""
+    """Returns whether a degradation still matters, and is not in another line."""
     if it.is_alive:
         return True
     return it.word not in ("done", "stopped") and degraded != it.progress.no_successor

@@ -42,7 +42,7 @@ REQUEUE_S = 600.0
 somebody may have requeued its job."""
 REPORT_S, FINAL_REPORT_S = 60.0, 600.0
 """Seconds for which a report is shown again, of a run that is not over and of one that is and whose
-files are unchanged: it also tells of the run's forks and its store."""
+files are unchanged: it also has the run's forks and its store."""
 _COLUMNS = 16
 """Parts of a small curve, of up to four points each."""
 _MOST_REPORTS = 32

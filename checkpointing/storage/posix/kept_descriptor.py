@@ -33,7 +33,7 @@ class KeptDescriptor(threading.local):
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
         """Open a file for reading, for the duration of the block; yields its descriptor. After an
-        error in the block the file is not kept, so that the next read opens it anew."""
+        error in the block the file is not kept, so that the next read opens it again."""
         if not self._keeps:
             with files.opened(self._sys, path) as fd:
                 yield fd

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 def ranked_nodes(shard: str, nodes: Sequence[str]) -> list[int]:
     """Return the indexes of the nodes with these names, the tracker of the shard first, and then
-    those that stand in for it, in order."""
+    those that replace it, in order."""
 
     def weight(index: int) -> bytes:
         return blake3(f"{shard}\0{nodes[index]}".encode()).digest(8)

@@ -34,7 +34,7 @@ class PeerPatience:
 
     silent_s: float = 3.0
     """Seconds without a message. A node that has nothing to send says so twice a second, so that
-    one that is stopped is told from one that waits for its own source."""
+    one that is stopped differs from one that waits for its own source."""
 
     stalled_s: float = 10.0
     """Seconds without a new byte of the shard."""

@@ -188,7 +188,7 @@ class _FileSender:
         self._sent_s = self._grew_s = time.monotonic()
 
     def run(self) -> dict[str, Any]:
-        """Send what there is; returns the last message: the hash of the shard, or why it ends."""
+        """Send what is available; returns the last message: the shard's hash, or why it ends."""
         file = self._open()
         if file is None:
             return {"refused": "it is not in this cache"}

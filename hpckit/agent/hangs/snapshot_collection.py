@@ -1,6 +1,6 @@
 """Collects the snapshots of a node's ranks within a bounded time, also of those that cannot answer.
 
-Each rank is asked twice, so that what moves is told from what does not. A rank that does not answer
+Each rank is asked twice, so that what moves differs from what does not. A rank that does not answer
 writes its stacks by faulthandler or py-spy; one that cannot do that either, such as a stopped one,
 is described by what the kernel says about it.
 """

@@ -168,7 +168,7 @@ def _look_for_batch(
     is_wanted: bool,
 ) -> BatchSizeReport | None:
     """Return the timings of batches; None: they are not wanted, or could not be made, of which the
-    user is told. What was trained before is not lost by it."""
+    user is informed. What was trained before is not lost by it."""
     from hpckit.config.spec_parser import SpecError
 
     if not is_wanted:

@@ -11,8 +11,8 @@ from hpckit.config.spec.field_types import GROUP, Line, Text, Words
 
 @dataclass(frozen=True, config=GROUP)
 class CommandSpec:
-    """A program that trains by itself, such as an existing script (`conf/command/`). It has the
-    environment that torchrun gives to its workers."""
+    """A program with its own training loop, such as an existing script (`conf/command/`). It has
+    the environment that torchrun gives to its workers."""
 
     arguments: Words
     """The program and its arguments, one element each: [python, train.py, --lr, "0.1"]. `hpckit

@@ -124,8 +124,8 @@ class DataSpec(EarlierAttributes, group="data"):
     changed it, or if the run is a fork. Only `resume` and `fork` set it; the run keeps its name."""
     grow: Literal["refuse", "next_epoch"]
     """What becomes of shards that were added to the dataset when a run resumes. refuse: the run
-    does not continue; next_epoch: the epoch that has begun goes on as it was, and they are part of
-    the next one. Shards that are missing or have changed are refused in any case."""
+    does not continue; next_epoch: the epoch that has begun continues as it was, and they are part
+    of the next one. Shards that are missing or have changed are refused in any case."""
     validation: Text | None
     """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]

@@ -19,7 +19,7 @@ NEVER_CODE = {
     *(".ipynb_checkpoints", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
     *(".tox", ".nox", ".eggs"),
 }
-"""Names of folders of tools, in which nobody keeps code. They are left out without a word."""
+"""Names of folders of tools, which hold no code. They are left out without a note."""
 
 _SUBMISSION = re.compile(r"\.?\d{3,}(\.[0-9a-f]+)?")
 _SUBMISSION_FILES = {"spec.yaml", "overrides.yaml", "manifest.json", "code"}

@@ -25,7 +25,7 @@ class LeftOut(NamedTuple):
     kind: str
     """What it is, in words for people."""
     is_shown: bool = True
-    """Whether the user is told. False: the user's own list names it."""
+    """Whether the user is informed. False: the user's own list names it."""
 
 
 class LeftOutGroup(NamedTuple):

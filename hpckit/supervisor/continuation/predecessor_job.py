@@ -1,5 +1,5 @@
 """Handling of the job before this one: it may still run though Slurm has given it up, or may have
-ended the run for good.
+ended the run permanently.
 
 A node that is cut off from Slurm may still reach the run directory. The supervisor on it detects
 this and ends, but the successor may start before that.
@@ -123,7 +123,7 @@ def _events(run: RunDir) -> list[Event]:
 
 
 def end_before(events: Iterable[Event], job: str) -> str | None:
-    """Returns how the run has ended for good since a person started it, if `job` was queued by a
+    """Returns how the run has ended permanently since a person started it, if `job` was queued by a
     job of that run and not by a person; else None."""
     found = since_start(events)
     if not any(isinstance(e, SuccessorQueued) and e.job == job for e in found):

@@ -23,7 +23,7 @@ class NodeProblemReporter:
         """
         Args:
             job: the Slurm job. None: all nodes are simulated on this machine.
-            suspects: tells other runs of the nodes. None: they are not told.
+            suspects: informs other runs of the nodes. None: they are not informed.
         """
         self._job, self._events, self._suspects = job, events, suspects
         self._reported: set[tuple[int, str]] = set()

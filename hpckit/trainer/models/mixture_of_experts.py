@@ -81,7 +81,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, load: Tensor, rate: float) -> None:
-        """Move each bias by `rate` towards an equal load, and start counting anew.
+        """Move each bias by `rate` towards an equal load, and start counting from 0.
 
         Args:
             load: (experts,), the number of tokens of each expert on all ranks.

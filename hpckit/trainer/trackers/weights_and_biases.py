@@ -32,7 +32,7 @@ class WandbRun:
         """Args:
         name: display name.
         run: id of the run; None if it has to be created. The id is not `name`, since W&B would
-            reject all steps of a run that was started anew under the same name.
+            reject all steps of a run that was started again under the same name.
         folder: folder for the files of the run.
         """
         self.run = run or f"{name}-{secrets.token_hex(3)}"
