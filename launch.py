@@ -17,3 +17,9 @@ if __name__ == "__main__":
         run_as_program(composition)
     except KeyboardInterrupt:  # during the imports
         sys.exit(128 + signal.SIGINT)
+    except ModuleNotFoundError as error:
+        from hpckit.distribution import describe_missing
+
+        if (said := describe_missing(error)) is None:
+            raise
+        sys.exit(f"error: {said}; or use another Python, such as .venv/bin/python")

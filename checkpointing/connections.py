@@ -154,7 +154,7 @@ def _all_or_none(
     try:
         result = do()
     except (CheckpointError, OSError) as error:
-        problem = f"rank {ranks.rank}: {error}"
+        problem = f"rank {ranks.rank}: {error}" if ranks.world_size > 1 else str(error)
     problems = [p for p in ranks.all_gather(problem, ranks.control) if p]
     if problems or result is None:
         if result is not None:

@@ -10,6 +10,7 @@ and not `importlib.metadata`, since this is read at each first import of hpckit.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,18 @@ class NamedDistribution:
     def is_ours(self) -> bool:
         """Whether it is this project's, from before it had a name of its own."""
         return self.summary == SUMMARY
+
+
+def describe_missing(error: ModuleNotFoundError) -> str | None:
+    """Return a sentence about a package that is not installed; None: the module is one of this
+    project's."""
+    missing = (error.name or "").partition(".")[0]
+    if missing in ("", "hpckit", "checkpointing", "data"):
+        return None
+    return (
+        f"the command needs the package {missing}, which is not installed in {sys.prefix}: "
+        f"{LAUNCHER}"
+    )
 
 
 def describe_conflict(found: NamedDistribution) -> str:

@@ -56,14 +56,15 @@ def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -
     if wrong:
         raise DataError(f"suffixes must begin with a dot, got {wrong}")
     if not source.is_dir():
-        raise DataError(f"cannot pack {source}: it is not a folder")
+        problem = "it is not a folder" if source.exists() else "it does not exist"
+        raise DataError(f"cannot pack {source}: {problem}")
     skipped: Counter[str] = Counter()
     files = sorted(_select(source, tuple(s.lower() for s in suffixes), exclude, skipped))
     if not files:
-        raise DataError(
-            f"nothing to pack in {source}: looked for {list(suffixes) or 'all files'}"
-            f" without {list(exclude)}, skipped {dict(skipped)}"
-        )
+        left = ", ".join(f"{n} ({why})" for why, n in skipped.items())
+        wanted = f" ending in {', '.join(suffixes)}" if suffixes else ""
+        left_out = f"; left out are {left}" if left else ""
+        raise DataError(f"nothing to pack in {source}: it has no file{wanted}{left_out}")
     for one, two in pairwise(files):
         if (one.key, one.extension) == (two.key, two.extension):
             raise DataError(

@@ -30,12 +30,8 @@ def _run() -> None:
     try:
         app = import_module("hpckit.cli.main").app
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("", "hpckit", "checkpointing", "data"):
+        if (said := distribution.describe_missing(error)) is None:
             raise
-        sys.exit(
-            f"hpckit: the command needs the package {missing}, which is not installed in "
-            f"{sys.prefix}: {distribution.LAUNCHER}"
-        )
+        sys.exit(f"hpckit: {said}")
     with checked_output():
         app()

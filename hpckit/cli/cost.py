@@ -100,6 +100,8 @@ def cost(
             users = cost_by_user([*zip(owners, costs, strict=True)])
             document["users"] = {user: one.record() for user, one in users.items()}
         out.document(document)
+        if gpu_price is not None and costs and whole.gpu_hours is None:
+            out.note("--gpu-price has no effect: no GPUs are known of all runs; give --node-price")
         for run, why in left_out.items():
             out.note(f"{run.name} is left out, also of the sum: {why}")
         if not line.runs and not left_out:
@@ -151,7 +153,8 @@ def _print_run(cost: RunCost, out: CommandOutput) -> None:
 
     shown = table("cause", "node-hours", "share", right=("node-hours", "share"))
     for cause, hours in cost.node_hours.items():
-        shown.add_row(cause, f"{hours:,.2f}", f"{cost.share(cause):.1%}")
+        if (share := f"{cost.share(cause):.1%}") != "0.0%":
+            shown.add_row(cause, f"{hours:,.2f}", share)
     out.table(shown)
     for name, text in _facts(cost):
         out.fact(name, text)

@@ -88,7 +88,8 @@ def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
     number = run.submission_numbers()[-1]
     if not (run.code(number) / "hpckit").is_dir():
         raise FileNotFoundError(
-            f"{run.code(number)}, the code that was submitted, no longer exists"
+            f"{run.code(number)}, the code that was submitted, no longer exists; the launch "
+            "command of this run continues it with the code of the project here"
         )
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
     spec, notes = with_sbatch_variables(spec, os.environ)

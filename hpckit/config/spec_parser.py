@@ -8,9 +8,10 @@ import dataclasses
 import difflib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -41,6 +42,13 @@ class _PlainLoader(yaml.SafeLoader):
 
 _FAST_LOADER: Any = getattr(yaml, "CSafeLoader", None)
 """libyaml's loader, which takes a tenth of the time; None: PyYAML was built without libyaml."""
+_KEYS_HERE = "; the keys here are "
+_MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+"""pydantic's types of an error about a key without a value."""
+_MANY_MISSING = 5
+"""Number of keys of a group without a value from which on they are not listed."""
+_SHORT = 3
+"""Letters of a key up to which one wrong letter counts less."""
 _MAX_DEPTH = 100
 """The depth of nesting up to which libyaml's loader is used, as that recurses on the stack of C."""
 
@@ -186,7 +194,13 @@ def read_spec(path: Path) -> RunSpec:
     try:
         return parse_spec(values, origin=None)
     except SpecError as error:
-        raise SpecError([f"{path}: {line}" for line in error.violations]) from None
+        raise SpecError([f"{path}: {_of_stored(line)}" for line in error.violations]) from None
+
+
+def _of_stored(line: str) -> str:
+    """Returns what is wrong with a stored spec: it has keys of a later release, or was edited."""
+    head, mark, _ = line.partition(_KEYS_HERE)
+    return f"{head}; it was edited, or written by a later version of hpckit" if mark else line
 
 
 def stored_version(path: Path) -> int:
@@ -201,6 +215,12 @@ def stored_version(path: Path) -> int:
 def _stored_values(path: Path) -> dict[str, Any]:
     try:
         values = _load_plain(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        said = " ".join(filter(None, (error.context, error.problem)))
+        advice = "restore the file, or launch again"
+        raise SpecError([f"{path}: not valid YAML ({where}{said}); {advice}"]) from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SpecError([f"{path}: not valid YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):
@@ -260,7 +280,17 @@ def dump_spec(
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    missing = Counter(str(item["loc"][0]) for item in items if item["type"] in _MISSING)
+    for group, number in missing.items():
+        if number >= _MANY_MISSING:
+            yield (
+                f"{group}: {number} keys have no value; a file of yours in conf/{group}/ begins "
+                "with `defaults: [OPTION, _self_]`, the option that it changes"
+            )
+    for item in items:
+        if item["type"] in _MISSING and missing[str(item["loc"][0])] >= _MANY_MISSING:
+            continue
         loc = _without_tag([str(part) for part in item["loc"]])
         key = ".".join(loc) or "config"
         if item["type"] == "unexpected_keyword_argument":
@@ -273,12 +303,15 @@ def _explain(error: ValidationError) -> Iterator[str]:
         elif item["type"] == "union_tag_invalid":
             kinds = ", ".join(MODEL_KINDS)
             yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
-        elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        elif item["type"] in _MISSING:
             yield f"{key}: has no value"
         elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}"
         elif item["type"] == "string_pattern_mismatch":
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
+        elif item["type"] == "dataclass_type" and (names := _keys_under(loc)):
+            known = f"{key}.{sorted(names)[0]}"
+            yield f"{key}: must be a group of keys, such as {known}; got {item['input']!r}"
         elif item["type"] in ("int_type", "int_parsing", "int_from_float"):
             yield f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
         elif item["type"] == "string_type" and isinstance(item["input"], bool | int | float):
@@ -307,9 +340,14 @@ def _sentence(message: str) -> str:
 def _suggestion(loc: list[str]) -> str:
     """Returns a suggestion for a mistyped key: a similar key of its group, or the same key of
     another group."""
+    parts = loc[0].partition("=")[0].strip().split(".")
+    if len(loc) == 1 and len(parts) > 1 and tuple(parts) in all_keys():  # of a file
+        nested = reduce(lambda inner, part: f"{{{part}: {inner}}}", reversed(parts), "VALUE")
+        return f"; in a file, write {nested[1:-1]}"
     siblings = _keys_under(loc[:-1])
     names = {**dict(renamed_keys.earlier_names(loc[:-1])), **{name: name for name in siblings}}
-    near = difflib.get_close_matches(loc[-1], list(names), n=1, cutoff=0.75)
+    cutoff = 0.6 if len(loc[-1]) <= _SHORT else 0.75
+    near = difflib.get_close_matches(loc[-1], list(names), n=1, cutoff=cutoff)
     if near:
         return f"; did you mean {'.'.join([*loc[:-1], names[near[0]]])}?"
     elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
@@ -318,7 +356,7 @@ def _suggestion(loc: list[str]) -> str:
     if known := key_for(loc[-1]):
         return f"; here it is {known}"
     own = "" if len(loc) > 1 else f"; a key of your own is user_config.{loc[0]}"
-    return f"; the keys here are {', '.join(siblings)}{own}" if siblings else ""
+    return f"{_KEYS_HERE}{', '.join(siblings)}{own}" if siblings else ""
 
 
 def suggested_keys(name: str) -> list[str]:

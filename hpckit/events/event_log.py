@@ -103,6 +103,7 @@ class EventTail:
         `with_steps`: False leaves out those of the kind "step", of which a long run has most, and
         does not parse them.
         """
+        before = self.torn
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -112,12 +113,18 @@ class EventTail:
                     self._offset += len(line)
                     if not with_steps and _STEP in line:
                         continue
-                    if event := _parse(line, self._path):
-                        yield event
-                    else:
+                    found = _parse(line)
+                    if isinstance(found, str):
                         self.torn += 1
+                        if self.torn == before + 1:
+                            log.warning("%s: skipped %s: %.80r", self._path, found, line)
+                    else:
+                        yield found
         except FileNotFoundError:
             return
+        finally:
+            if (more := self.torn - before - 1) > 0:
+                log.warning("%s: skipped %d more lines that are not events", self._path, more)
 
 
 def read_events(path: Path, *, with_steps: bool = True) -> list[Event]:
@@ -130,14 +137,13 @@ def read_events(path: Path, *, with_steps: bool = True) -> list[Event]:
     return in_order(EventTail(path).read(with_steps=with_steps))
 
 
-def _parse(line: bytes, path: Path) -> Event | None:
+def _parse(line: bytes) -> Event | str:
+    """Returns the event of a line, or what the line is instead."""
     try:
         fields = json.loads(line)
         event = event_taking(float(fields.pop("time")), str(fields.pop("kind")), fields)
         if 0 <= event.time < _YEAR_10000_S:
             return event
-        log.warning("%s: skipped an event without a time: %.80r", path, line)
-        return None
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError, TypeError):
-        log.warning("%s: skipped a torn line: %.80r", path, line)
-        return None
+        return "a torn line"
+    return "an event without a time"

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from hpckit.serve.access_rules import LEAST_TOKEN
+from hpckit.system.os_errors import describe
 
 _MOST_BYTES = 4096
 _BYTES = 32
@@ -27,16 +28,19 @@ def read_token(path: Path) -> str:
     it does not exist.
 
     Raises:
-        TokenFileError: it is not this user's alone, or holds no token.
-        OSError: it cannot be read or made.
+        TokenFileError: it cannot be read, is not this user's alone, or holds no token.
+        OSError: it cannot be made.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return _make(path)
+    except OSError as error:
+        raise TokenFileError(f"{describe(error, path)}; name a file of your own") from None
+    if problem := _problem(os.fstat(handle)):
+        os.close(handle)
+        raise TokenFileError(f"{path} {problem}")
     with os.fdopen(handle, "rb") as file:
-        if problem := _problem(os.fstat(file.fileno())):
-            raise TokenFileError(f"{path} {problem}")
         text = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
     if len(text) < LEAST_TOKEN or not (text.isascii() and text.isprintable()) or " " in text:
         raise TokenFileError(
@@ -48,7 +52,7 @@ def read_token(path: Path) -> str:
 
 def _problem(found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
-        return "is not a regular file"
+        return "is not a regular file; name a file of your own"
     if found.st_uid != os.getuid():
         return f"belongs to user {found.st_uid}; name a file of your own"
     if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpckit.distribution import describe_missing
 from hpckit.rundir.requeue_link import RequeueError, find_requeued_submission, supervisor_command
 from hpckit.slurm.allocation import leave_submitting_job
 from hpckit.submit.signal_hold import HELD
@@ -147,8 +148,8 @@ def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive:
 
 
 def _of_own_job(spec: RunSpec) -> RunSpec:
-    """Returns the spec with the continuation that `auto` stands for here: this job is there
-    already, and its own options say how fast Slurm requeues it."""
+    """Returns the spec with the continuation that `auto` stands for here: this job already
+    exists, and its own options say how fast Slurm requeues it."""
     if spec.launch.continuation != "auto":
         return spec
     return replace(spec, launch=replace(spec.launch, continuation="requeue"))
@@ -168,4 +169,9 @@ def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        if (said := describe_missing(error)) is None:
+            raise
+        sys.exit(f"error: {said}; or set HPCKIT_PYTHON to another Python")

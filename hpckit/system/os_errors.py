@@ -11,6 +11,9 @@ _ADVICE = {
     errno.EACCES: "use a folder of your own, or ask its owner",
     errno.EPERM: "use a folder of your own, or ask its owner",
     errno.EROFS: "use a folder that can be written",
+    errno.EISDIR: "it has to be a file; remove or rename that folder",
+    errno.ENOTDIR: "it has to be a folder; remove or rename that file",
+    errno.EEXIST: "remove or rename it, or choose another name",
 }
 
 

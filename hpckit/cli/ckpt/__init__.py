@@ -12,8 +12,8 @@ from hpckit.cli.common.exit_status import TOLD
 HELP = (
     "Inspect, verify, prune, repair and convert checkpoints.\n\n"
     "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
-    "(STORE/runs/RUN), or a run directory. A store that does not answer is given up after 15 s. "
-    + TOLD
+    "(STORE/runs/RUN), or a run directory or its name below ./runs. A store that does not answer "
+    "is given up after 15 s. " + TOLD
 )
 
 

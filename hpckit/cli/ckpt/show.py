@@ -23,6 +23,7 @@ from hpckit.cli.common.command_output import (
     CommandOutput,
     clean,
     count,
+    listing,
     number,
     ratio,
     size,
@@ -30,7 +31,7 @@ from hpckit.cli.common.command_output import (
     when,
 )
 from hpckit.cli.common.run_argument import JsonOption
-from hpckit.cli.common.store_errors import DAMAGED, guarded
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import short
 
@@ -86,6 +87,9 @@ def show(
         key=lambda r: (-r.raw_bytes, r.name),
     )
     wanted = [r for r in rows if matches(r.name, tensor)]
+    if tensor and not wanted and rows:
+        names = listing([clean(r.name) for r in rows], 3)
+        raise CommandUsageError(f"--tensor: no tensor is {' or '.join(tensor)}; there are {names}")
     every = {n: v for t in tables.values() for n, v in t.values.items()}
     values = {n: readable(v) for n, v in every.items() if matches(n, tensor)}
     most = max(len(wanted), len(values)) if all_ else limit

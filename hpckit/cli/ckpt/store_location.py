@@ -61,7 +61,7 @@ def opened(
     """Opens the place for the duration of the block.
 
     Args:
-        text: a store, a run in a store, or a run directory.
+        text: a store, a run in a store, or a run directory or its name below ./runs.
         run: the value of --run.
         create: whether to create a missing store; None: the command has no option for that.
         may_be_new: whether the run need not exist.
@@ -70,6 +70,7 @@ def opened(
         CommandUsageError: there is no store, or no such run.
         StoreError: the store cannot be reached.
     """
+    text = text if create else _named_run(text)
     store, candidate = _open(text, create)
     try:
         runs = run_names(store)
@@ -88,6 +89,15 @@ def run_names(store: Store) -> tuple[str, ...]:
         if parsed is not None:
             found.add(parsed[0].run)
     return tuple(sorted(found))
+
+
+def _named_run(text: str) -> str:
+    """Return the directory of a run below ./runs whose name is given, else the text itself."""
+    folder = local_folder(text)
+    if not text or folder is None or folder.exists():
+        return text
+    below = Path("runs", text)
+    return str(below) if (below / "submissions").is_dir() else text
 
 
 def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:

@@ -11,6 +11,7 @@ import typer
 from checkpointing.errors import CheckpointError, DamagedError, SaveError, StoreError
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH, REFUSED
+from hpckit.system.os_errors import describe
 
 DAMAGED, USAGE = FOUND, REFUSED
 
@@ -44,8 +45,9 @@ def guard(
             except expected as error:
                 code = status_of(error)
                 out = CommandOutput(arguments["json"])
-                out.note(f"error: {error}")
-                out.document({"error": str(error), "exit": code})
+                said = describe(error) if isinstance(error, OSError) else str(error)
+                out.note(f"error: {said}")
+                out.document({"error": said, "exit": code})
             if code:
                 raise typer.Exit(code)
 

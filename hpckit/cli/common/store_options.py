@@ -10,7 +10,8 @@ PlaceArg = Annotated[
     str,
     typer.Argument(
         metavar="PLACE",
-        help="A store (path or URL), a run in it (STORE/runs/RUN), or a run directory.",
+        help="A store (path or URL), a run in it (STORE/runs/RUN), a run directory, or its name "
+        "below ./runs.",
         show_default=False,
     ),
 ]

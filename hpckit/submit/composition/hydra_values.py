@@ -16,7 +16,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from checkpointing.state.collector_pause import collector_paused
-from hpckit.config.config_trees import Groups, ambiguous, group_options
+from hpckit.config.config_trees import Groups, ambiguous, conf_dir, group_options
 from hpckit.config.renamed_keys import BothSpellingsError, current_overrides
 from hpckit.config.spec_error import SpecError
 from hpckit.submit.composition.composed_values import ComposedValues
@@ -283,4 +283,16 @@ def _force_added(item: Override, groups: Groups) -> str:
 
 def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:2]) or repr(error)
+    return _with_advice("; ".join(lines[:2])) or repr(error)
+
+
+def _with_advice(said: str) -> str:
+    """Returns what Hydra says about a list of defaults, with what to write in it."""
+    if found := re.search(r"Could not override '(\w+)'", said):
+        hint = did_you_mean(found[1], group_options(conf_dir())).strip()
+        return f"{said.rstrip('.')}{f'; {hint}' if hint else ''}"
+    if found := re.search(r"Environment variable '(\w+)' not found", said):
+        return f"{found[0]}; export it, or write ${{oc.env:{found[1]},DEFAULT}}"
+    if found := re.match(r"(\w+) appears more than once in the final defaults list", said):
+        return f"{said}; in a file of yours, write `override /{found[1]}: OPTION`"
+    return said

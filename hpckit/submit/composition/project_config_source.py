@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from hpckit.config import renamed_keys
 from hpckit.config.config_trees import group_folders
+from hpckit.config.spec_error import SpecError
 
 _GLOBAL = "_global_"
 
@@ -29,12 +30,16 @@ class ProjectConfigSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         place = self._place(config_path)
-        result = super().load_config(place)
         file = str(Path(self.path) / self._normalize_file_name(place))
+        try:
+            result = super().load_config(place)
+        except UnicodeDecodeError as error:
+            problem = f"is not UTF-8 at byte {error.start + 1}; save it as UTF-8"
+            raise SpecError([f"config: {file} {problem}"]) from None
         if package := result.header.get("package"):
             result.header["package"] = renamed_keys.current_key(package)
         if not OmegaConf.is_dict(result.config):
-            return result  # Hydra refuses it
+            raise SpecError([f"config: {file} has no keys; write lines such as KEY: VALUE"])
         values = OmegaConf.to_container(result.config, resolve=False)
         assert isinstance(values, dict)
         plain = {str(key): value for key, value in values.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -68,6 +69,8 @@ def _meant_program(name: str, cwd: Path) -> str:
         return f"write `-- python {name}`"
     if " " in name:
         return f"without quotes around all of them these are words: `-- {name}`"
+    if re.match(r"[a-z_.]+=", name):
+        return f"a key of the run comes before --: hpckit launch {shlex.quote(name)} -- PROGRAM"
     meant = did_you_mean(name, ("python", "python3", "torchrun", "bash"))
     return meant.rstrip() or "give its path"
 

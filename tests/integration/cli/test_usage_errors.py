@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import hpckit
 from data import pack_folder
 from hpckit.cli.main import app
 from hpckit.rundir.code_snapshot.snapshot import Project
@@ -57,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = run_directory(spec, folder)
     run.logs.mkdir(parents=True)
     add_submission(run, spec, [], Project(folder, False))
+    damage_runs(folder, run.path)
     for rank in range(2):
         log = run.rank_log(1, 0, rank)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +68,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def damage_runs(folder: Path, good: Path) -> None:
+    """Add copies of a run with one damage each."""
+    spec = Path("submissions", "001", "spec.yaml")
+    for name in ("events", "cut", "later", "codeless"):
+        shutil.copytree(good, folder / "runs" / f"{name}-00000000", symlinks=True)
+    (folder / "runs" / "events-00000000" / "events.jsonl").mkdir()
+    (folder / "runs" / "cut-00000000" / spec).write_text("train: {steps: 5\n")
+    with (folder / "runs" / "later-00000000" / spec).open("a") as file:
+        file.write("quantum: true\n")
+    submission = folder / "runs" / "codeless-00000000" / spec.parent
+    (submission / "code").rename(submission / "elsewhere")
+
+
 @pytest.fixture(autouse=True)
 def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+
+
+def test_a_python_without_the_packages_is_told_apart() -> None:
+    root = Path(hpckit.__file__).parents[1]
+    for program, advice in (("launch.py", ".venv/bin/python"), ("-m", "HPCKIT_PYTHON")):
+        words = [program] if program == "launch.py" else ["-m", "hpckit.supervisor.user_job"]
+        command = [sys.executable, "-S", *words, "model=gpt_nano"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert re.fullmatch(r"error: the command needs the package \w+, which .*\n", done.stderr)
+        assert advice in done.stderr
 
 
 def answer(typed: str) -> tuple[int, str]:
@@ -93,6 +121,76 @@ def test_it_is_answered_by_what_to_do(name: str) -> None:
     assert status == case.get("status", 2)
     assert len(said.splitlines()) <= LINES
     assert not list(Path("runs").glob("*/submissions/002"))
+
+
+def test_a_damaged_run_is_left_out_of_the_list(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 0
+    assert (
+        "events-00000000 is left out: runs/events-00000000/events.jsonl: Is a dir" in result.stderr
+    )
+    assert "first-" in result.stdout
+    assert "events-" not in result.stdout
+
+
+OWN = {
+    "latin": (
+        "experiment",
+        "# @package _global_\nname: caf\xe9\n",
+        "config: HERE/conf/experiment/own.yaml is not UTF-8 at byte 30; save it as UTF-8\n",
+    ),
+    "list": (
+        "experiment",
+        "# @package _global_\n- train\n",
+        "config: HERE/conf/experiment/own.yaml has no keys; write lines such as KEY: VALUE\n",
+    ),
+    "dot": (
+        "experiment",
+        "# @package _global_\ntrain.steps: 5\n",
+        "train.steps: unknown key; in a file, write train: {steps: VALUE}\n",
+    ),
+    "no space": (
+        "experiment",
+        "# @package _global_\ntrain:\n  steps:5\n",
+        "train: must be a group of keys, such as train.batch_ramp; got 'steps:5'\n",
+    ),
+    "variable": (
+        "experiment",
+        "# @package _global_\nroot: ${oc.env:NO_SUCH}/x\n",
+        "config: Environment variable 'NO_SUCH' not found; export it, or write "
+        "${oc.env:NO_SUCH,DEFAULT}\n",
+    ),
+    "override": (
+        "experiment",
+        "# @package _global_\ndefaults:\n  - override /modle: gpt_nano\n",
+        "config: In 'experiment/own': Could not override 'modle'. No match in the defaults list; "
+        "did you mean model?\n",
+    ),
+    "twice": (
+        "experiment",
+        "# @package _global_\ndefaults:\n  - /model: gpt_nano\n",
+        "config: model appears more than once in the final defaults list; in a file of yours, "
+        "write `override /model: OPTION`\n",
+    ),
+    "no defaults": (
+        "cluster",
+        "slurm:\n  partition: gpu\n",
+        "cluster: 22 keys have no value; a file of yours in conf/cluster/ begins with "
+        "`defaults: [OPTION, _self_]`, the option that it changes\n",
+    ),
+}
+"""Files own.yaml of a group, in Latin-1, and what is said of them."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_mistake_in_a_file_of_ones_own(folder: Path, name: str) -> None:
+    group, text, says = OWN[name]
+    (folder / "conf" / group).mkdir(parents=True)
+    (folder / "conf" / group / "own.yaml").write_text(text, encoding="latin-1")
+    try:
+        assert answer(f"launch.py {group}=own --dry-run") == (2, f"error: {says}")
+    finally:
+        shutil.rmtree(folder / "conf")
 
 
 def test_a_config_file_of_ones_own(folder: Path) -> None:

@@ -67,6 +67,7 @@ MAY_IMPORT = {
     "hpckit.supervisor": {
         *(*NODE, "hpckit.suspects", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.alerts", "hpckit.evaluation", "hpckit.hangs", *LIBRARIES),
+        "hpckit.distribution",
     },
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),

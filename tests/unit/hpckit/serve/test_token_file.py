@@ -47,7 +47,7 @@ def test_a_file_that_holds_no_secret_is_refused(
 
 def test_a_link_and_a_pipe_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/hostname")
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(TokenFileError, match="symbolic"):
         read_token(tmp_path / "link")
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(TokenFileError, match="regular"):
