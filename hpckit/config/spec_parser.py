@@ -48,7 +48,7 @@ _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 _MANY_MISSING = 5
 """Number of keys of a group without a value from which on they are not listed."""
 _SHORT = 3
-"""Letters of a key up to which one wrong letter counts less."""
+"""Letters of a key of which one wrong letter counts less."""
 _MAX_DEPTH = 100
 """The depth of nesting up to which libyaml's loader is used, as that recurses on the stack of C."""
 
@@ -346,7 +346,7 @@ def _suggestion(loc: list[str]) -> str:
         return f"; in a file, write {nested[1:-1]}"
     siblings = _keys_under(loc[:-1])
     names = {**dict(renamed_keys.earlier_names(loc[:-1])), **{name: name for name in siblings}}
-    cutoff = 0.6 if len(loc[-1]) <= _SHORT else 0.75
+    cutoff = 0.6 if len(loc[-1]) == _SHORT else 0.75
     near = difflib.get_close_matches(loc[-1], list(names), n=1, cutoff=cutoff)
     if near:
         return f"; did you mean {'.'.join([*loc[:-1], names[near[0]]])}?"

@@ -21,7 +21,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
 from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import opened
-from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
+from hpckit.cli.common.command_output import Cell, CommandOutput, clean, count, size, table
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
@@ -32,6 +32,12 @@ from hpckit.report.checkpoints.tensor_changes import (
     interest,
     short,
 )
+from hpckit.report.terminal.fitting_columns import fitting_cells
+
+_IMPORTANCE = ("tensor", "", "size", "rel. L2", "max |B-A|", "elements", "chunks")
+"""Columns of the tensors, the least important one last."""
+_FOLDED = {"tensor": 24, "": 8}
+"""Columns that may take several lines, and the width that they have at least."""
 
 
 @guarded
@@ -95,11 +101,21 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
     if not shown:
         return
     numbers = ("chunks", "elements", "max |B-A|", "rel. L2")
-    rows = table("tensor", "", "size", *numbers, right=("size", *numbers), folded=("tensor", ""))
+    cells: list[dict[str, Cell]] = []
     for diff in shown[:most]:
         spec = diff.b or diff.a
-        cells = change_cells(diff.change) if diff.change else ("", "", "", "")
-        rows.add_row(clean(diff.name), _word(diff), size(spec.bytes) if spec else "", *cells)
+        changes = change_cells(diff.change) if diff.change else ("", "", "", "")
+        row = {
+            "tensor": clean(diff.name),
+            "": _word(diff),
+            "size": size(spec.bytes) if spec else "",
+        }
+        cells.append({**row, **dict(zip(numbers, changes, strict=True))})
+    fitting = fitting_cells(cells, _IMPORTANCE, out.width, _FOLDED)
+    columns = [name for name in cells[0] if name in fitting] if cells else [*_IMPORTANCE]
+    rows = table(*columns, right=("size", *numbers), folded=[*_FOLDED])
+    for row in cells:
+        rows.add_row(*(row[name] for name in columns))
     out.table(rows)
     if most is not None and len(shown) > most:
         out.line(f"and {count(len(shown) - most, 'more tensor')}: --all shows all")

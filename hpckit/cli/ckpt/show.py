@@ -34,9 +34,14 @@ from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import short
+from hpckit.report.terminal.fitting_columns import fitting_cells
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
 _MOST_DIFFERENCES = 10
+_IMPORTANCE = ("tensor", "raw", "stored", "shape", "ratio", "dtype", "codecs", "chunks", "depth")
+"""Columns of the tensors, the least important one last."""
+_FOLDED = {"tensor": 24, "shape": 10, "codecs": 8}
+"""Columns that may take several lines, and the width that they have at least."""
 
 
 @dataclass(frozen=True)
@@ -180,24 +185,30 @@ def _print_differences(out: CommandOutput, marked: MarkedDifferences | None) -> 
 def _print_tensors(out: CommandOutput, wanted: Sequence[TensorRow], most: int) -> None:
     if not wanted:
         return
-    columns = ("tensor", "shape", "dtype", "raw", "stored", "ratio", "codecs", "chunks", "depth")
-    rows = table(*columns, right=_NUMBERS, folded=("tensor", "shape", "codecs"))
-    for r in wanted[:most]:
-        rows.add_row(
-            clean(r.name),
-            "x".join(map(str, r.shape)) or "scalar",
-            r.dtype,
-            size(r.raw_bytes),
-            size(r.stored_bytes),
-            ratio(r.raw_bytes, r.stored_bytes),
-            _codecs(r.codecs),
-            f"{r.chunks:,}",
-            str(r.depth or ""),
-        )
+    cells = [_tensor_cells(r) for r in wanted[:most]]
+    fitting = fitting_cells(cells, _IMPORTANCE, out.width, _FOLDED)
+    columns = [name for name in cells[0] if name in fitting] if cells else [*_IMPORTANCE]
+    rows = table(*columns, right=_NUMBERS, folded=[*_FOLDED])
+    for row in cells:
+        rows.add_row(*(row[name] for name in columns))
     out.line()
     out.table(rows)
     if len(wanted) > most:
         out.line(f"and {count(len(wanted) - most, 'smaller tensor')}: --all shows them too")
+
+
+def _tensor_cells(r: TensorRow) -> dict[str, str]:
+    return {
+        "tensor": clean(r.name),
+        "shape": "x".join(map(str, r.shape)) or "scalar",
+        "dtype": r.dtype,
+        "raw": size(r.raw_bytes),
+        "stored": size(r.stored_bytes),
+        "ratio": ratio(r.raw_bytes, r.stored_bytes),
+        "codecs": _codecs(r.codecs),
+        "chunks": f"{r.chunks:,}",
+        "depth": str(r.depth or ""),
+    }
 
 
 def _codecs(codecs: dict[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 
 
 def fitting_columns(widths: Mapping[str, int], room: int, gap: int) -> list[str]:
@@ -20,3 +20,21 @@ def fitting_columns(widths: Mapping[str, int], room: int, gap: int) -> list[str]
             break
         shown.append(name)
     return shown
+
+
+def fitting_cells(
+    rows: Sequence[Mapping[str, Sized]],
+    importance: Sequence[str],
+    room: int,
+    folded: Mapping[str, int],
+) -> set[str]:
+    """Return the columns of a table of the commands that fit, as `fitting_columns`.
+
+    Args:
+        rows: the cells of each row by the names of their columns.
+        importance: the columns, the most important one first.
+        folded: columns whose longer cells are folded, with the width that they have at least.
+    """
+    wide = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in importance}
+    wide |= {name: min(wide[name], least) for name, least in folded.items()}
+    return {*fitting_columns(wide, room + 1, 1)}
