@@ -101,7 +101,7 @@ def cost(
             document["users"] = {user: one.record() for user, one in users.items()}
         out.document(document)
         if gpu_price is not None and costs and whole.gpu_hours is None:
-            out.note("--gpu-price has no effect: no GPUs are known of all runs; give --node-price")
+            out.note("--gpu-price has no effect, as no GPUs are known here; give --node-price")
         for run, why in left_out.items():
             out.note(f"{run.name} is left out, also of the sum: {why}")
         if not line.runs and not left_out:

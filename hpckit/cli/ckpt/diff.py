@@ -105,17 +105,14 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
     for diff in shown[:most]:
         spec = diff.b or diff.a
         changes = change_cells(diff.change) if diff.change else ("", "", "", "")
-        row = {
-            "tensor": clean(diff.name),
-            "": _word(diff),
-            "size": size(spec.bytes) if spec else "",
-        }
-        cells.append({**row, **dict(zip(numbers, changes, strict=True))})
+        raw = size(spec.bytes) if spec else ""
+        row: dict[str, Cell] = {"tensor": clean(diff.name), "": _word(diff), "size": raw}
+        cells.append(row | dict(zip(numbers, changes, strict=True)))
     fitting = fitting_cells(cells, _IMPORTANCE, out.width, _FOLDED)
     columns = [name for name in cells[0] if name in fitting] if cells else [*_IMPORTANCE]
     rows = table(*columns, right=("size", *numbers), folded=[*_FOLDED])
-    for row in cells:
-        rows.add_row(*(row[name] for name in columns))
+    for shown_cells in cells:
+        rows.add_row(*(shown_cells[name] for name in columns))
     out.table(rows)
     if most is not None and len(shown) > most:
         out.line(f"and {count(len(shown) - most, 'more tensor')}: --all shows all")

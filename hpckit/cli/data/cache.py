@@ -36,7 +36,7 @@ def ls(
 
     screen = CommandOutput(json)
     found = listed(cache)
-    rows = table("size", "state", "last used", "next use", "url", right=("size",))
+    rows = table("size", "state", "last used", "next use", "url", right=("size",), folded=("url",))
     for one in found[:most]:
         whole = "whole" if one.whole else "partial"
         used = ago(one.used_s, time.time())

@@ -62,11 +62,13 @@ def ls(
 
 
 def _list_shards(screen: CommandOutput, manifest: Manifest, most: int) -> None:
-    rows = table("shard", "samples", "size", "tokens", "url", right=("shard", "samples", "tokens"))
     listed = [manifest.row(i) for i in range(min(most, len(manifest)))]
+    has_tokens = any(row.tokens is not None for row in listed)
+    numbers = ("samples", "size", *(["tokens"] if has_tokens else []))
+    rows = table("shard", *numbers, "url", right=("shard", *numbers), folded=("url",))
     for i, row in enumerate(listed):
-        tokens = "" if row.tokens is None else f"{row.tokens:,}"
-        rows.add_row(str(i), f"{row.samples:,}", size(row.bytes), tokens, clean(row.url))
+        tokens = [f"{row.tokens:,}" if row.tokens is not None else ""] if has_tokens else []
+        rows.add_row(str(i), f"{row.samples:,}", size(row.bytes), *tokens, clean(row.url))
     screen.table(rows)
     _print_rest(screen, len(manifest) - len(listed))
     screen.line(sentence(manifest))
@@ -78,7 +80,10 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_samples(screen: CommandOutput, index: ShardIndex, most: int) -> None:
-    rows = table("sample", "offset", "tokens", "key", "members", right=("sample", "offset"))
+    has_tokens = index.n_tokens is not None
+    numbers = ("offset", *(["tokens"] if has_tokens else []))
+    columns = ("sample", *numbers, "key", "members")
+    rows = table(*columns, right=("sample", *numbers), folded=("key", "members"))
     listed: list[dict[str, Any]] = []
     for i in range(min(most, len(index))):
         tokens = None if index.n_tokens is None else int(index.n_tokens[i])
@@ -89,8 +94,8 @@ def _list_samples(screen: CommandOutput, index: ShardIndex, most: int) -> None:
             {"key": key, "begin": begin, "end": end, "tokens": tokens, "members": members}
         )
         sizes = ", ".join(f"{member['extension']} {size(member['size'])}" for member in members)
-        text = "" if tokens is None else f"{tokens:,}"
-        rows.add_row(str(i), str(begin), text, clean(key), clean(sizes))
+        counted = [] if tokens is None else [f"{tokens:,}"]
+        rows.add_row(str(i), str(begin), *counted, clean(key), clean(sizes))
     screen.table(rows)
     _print_rest(screen, len(index) - len(listed))
     screen.document({"samples": len(index), "listed": listed})
