@@ -26,6 +26,7 @@ from hpckit.cli.data.dataset_options import (
     token_files_of,
 )
 from hpckit.cli.data.sample_rows import ListedStep, SampleRow, rows_left_out, rows_of_step
+from hpckit.report.terminal.fitting_columns import fitting_cells
 
 if TYPE_CHECKING:
     from data.order.rank_shares import Tail, Uneven
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
     from hpckit.cli.data.step_position import LeftOutOf
 
 _RIGHT = ("position", "rank", "step", "sequence", "tokens", "shard", "sample", "offset", "size")
+_COLUMNS = (*_RIGHT[:5], "source", *_RIGHT[5:], "key", "url")
+_IMPORTANCE = (
+    *("position", "rank", "step", "key", "source", "url", "shard", "sample"),
+    *("sequence", "tokens", "size", "offset"),
+)
+"""The columns, the least important one last."""
+_FOLDED = {"key": 12, "url": 20}
+"""Columns that may take several lines, and the width that they have at least."""
 
 
 @guarded
@@ -253,26 +262,37 @@ def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, mos
     is_packed = any(row.sequence is not None for row in rows)
     is_mixed = any(row.source is not None for row in rows)
     has_steps = any(row.step is not None for row in rows)
-    more = [
-        *(["rank"] if by_rank else []),
-        *(["step"] if has_steps else []),
-        *(["sequence", "tokens"] if is_packed else []),
-        *(["source"] if is_mixed else []),
-    ]
-    shown = table(
-        "position", *more, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
-    )
-    for row in rows[:most]:
-        cells = [str(row.position)] + ([str(row.rank or 0)] if by_rank else [])
-        if has_steps:
-            cells.append("" if row.step is None else str(row.step))
-        if is_packed:
-            first, after = row.tokens or (0, 0)
-            cells += [str(row.sequence), f"{first}..{after - 1}"]
-        cells += [clean(row.source or "")] if is_mixed else []
-        cells += [str(row.shard), str(row.sample), str(row.offset), size(row.bytes)]
-        key = clean(row.key) + (" (only fills the batch)" if row.repeat else "")
-        shown.add_row(*cells, key, clean(row.url))
+    left_out = {
+        *([] if by_rank else ["rank"]),
+        *([] if has_steps else ["step"]),
+        *([] if is_packed else ["sequence", "tokens"]),
+        *([] if is_mixed else ["source"]),
+    }
+    cells = [_cells(row) for row in rows[:most]]
+    importance = [name for name in _IMPORTANCE if name not in left_out]
+    fitting = fitting_cells(cells, importance, screen.width, _FOLDED)
+    columns = [name for name in _COLUMNS if name in fitting]
+    shown = table(*columns, right=_RIGHT, folded=[*_FOLDED])
+    for one in cells:
+        shown.add_row(*(one[name] for name in columns))
     screen.table(shown)
     if len(rows) > most:
         screen.line(f"and {len(rows) - most:,} more: --most shows them")
+
+
+def _cells(row: SampleRow) -> dict[str, str]:
+    first, after = row.tokens or (0, 0)
+    return {
+        "position": str(row.position),
+        "rank": str(row.rank or 0),
+        "step": "" if row.step is None else str(row.step),
+        "sequence": str(row.sequence),
+        "tokens": f"{first}..{after - 1}",
+        "source": clean(row.source or ""),
+        "shard": str(row.shard),
+        "sample": str(row.sample),
+        "offset": str(row.offset),
+        "size": size(row.bytes),
+        "key": clean(row.key) + (" (only fills the batch)" if row.repeat else ""),
+        "url": clean(row.url),
+    }
