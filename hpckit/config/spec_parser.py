@@ -312,6 +312,12 @@ def _explain(error: ValidationError) -> Iterator[str]:
         elif item["type"] == "dataclass_type" and (names := _keys_under(loc)):
             known = f"{key}.{sorted(names)[0]}"
             yield f"{key}: must be a group of keys, such as {known}; got {item['input']!r}"
+        elif item["type"] in ("dict_type", "dataclass_type"):
+            yield f"{key}: must be a group of keys, such as {key}.NAME; got {item['input']!r}"
+        elif item["type"] in ("list_type", "tuple_type"):
+            yield f"{key}: must be a list, got {item['input']!r}; write {key}=[{item['input']}]"
+        elif item["type"] in ("bool_type", "bool_parsing"):
+            yield f"{key}: must be true or false, got {item['input']!r}"
         elif item["type"] in ("int_type", "int_parsing", "int_from_float"):
             yield f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
         elif item["type"] == "string_type" and isinstance(item["input"], bool | int | float):

@@ -108,10 +108,10 @@ def _batch(spec: RunSpec, world: int) -> str:
     """Returns how a global batch is shared. A training function of the user may have a batch of its
     own, which the spec does not hold."""
     size, parts = spec.train.global_batch, degrees(spec.parallel, world).data
-    who = "ranks" if parts == world else "groups of ranks"
+    who = count(parts, "rank") if parts == world else f"{count(parts, 'group')} of ranks"
     if size % parts:
-        return f"{size} samples a step do not divide over {parts} {who}: {spec.entry} has its own"
-    share = f"{size} samples a step = {parts} {who} x {share_of_rank(spec, world)}"
+        return f"{size} samples a step do not divide over {who}: {spec.entry} has its own"
+    share = f"{size} samples a step = {who} x {share_of_rank(spec, world)}"
     if (ramp := spec.train.batch_ramp) is not None:
         share = f"{share}, from {ramp.start} on over the first {ramp.samples:,} samples"
     return f"{share}, at most {spec.train.micro_batch} at once" if is_built_in(spec) else share

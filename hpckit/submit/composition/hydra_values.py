@@ -291,6 +291,8 @@ def _with_advice(said: str) -> str:
     if found := re.search(r"Could not override '(\w+)'", said):
         hint = did_you_mean(found[1], group_options(conf_dir())).strip()
         return f"{said.rstrip('.')}{f'; {hint}' if hint else ''}"
+    if found := re.match(r"Error merging override \+*([\w.]+)=", said):
+        return f"{found[1]} is a group of keys, and has no value of its own; set keys below it"
     if found := re.search(r"Environment variable '(\w+)' not found", said):
         return f"{found[0]}; export it, or write ${{oc.env:{found[1]},DEFAULT}}"
     if found := re.match(r"(\w+) appears more than once in the final defaults list", said):
