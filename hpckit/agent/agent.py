@@ -34,6 +34,7 @@ from hpckit.agent.orphaned_job import (
     SupervisorLiveness,
     end_job,
     is_orphan,
+    release_successor,
 )
 from hpckit.agent.workers.forkserver_client import ForkServerClient
 from hpckit.agent.workers.torchrun_command import Rendezvous
@@ -153,14 +154,15 @@ class Agent:
 
     def _serve_until_quit(self) -> bool:
         """Returns False if the supervisor is gone."""
-        found = job_of()
-        check = EarlyNodeCheck(None if found is None else found[0])
+        check = EarlyNodeCheck(job_of())
         while not self._channel.is_over:
             if not all(self._carry_out(message) for message in self._channel.receive()):
                 return True
             self._poll()
             check.update(is_quiet=self._asks_early and self._channel.is_quiet)
+            self._channel.is_suspect = check.is_confirmed
             select.select(self._readable(), [], [], TICK_S)
+        check.close()
         return False
 
     def _readable(self) -> list[int]:
@@ -236,6 +238,9 @@ class Agent:
         if is_alone:
             comes_again = self._spec.launch.is_requeued
             end_job(job, self._run.orphan(job), comes_again=comes_again, host=host)
+            # its own snapshots are written, and with them those of all nodes that took part
+            if self._asks_early and not comes_again:
+                release_successor(self._run, job)
 
     def _report_lost(self, place: int) -> None:
         """Tells the checkpoint service not to wait for snapshots in the memory of that node."""

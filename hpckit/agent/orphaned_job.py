@@ -19,12 +19,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.events.event_log import EventTail
+from hpckit.rundir.directory import RunDir
 from hpckit.slurm.scontrol import field, shows_expedite
 from hpckit.slurm.slurm_query import query
+from hpckit.slurm.squeue import QueueError
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
+EARLY_LOOK_S, EARLY_POLL_S = 1.5, 0.5
+"""Seconds from a request to contact the node to the first look at the answer, and between two. What
+Slurm says right away may be of an earlier time, and it takes 2 s (TCPTimeout) at least."""
 LEFT_POLL_S = 15.0
 """Seconds between two looks at a node that Slurm is about to give up: all agents of the job look,
 and nothing that they do is urgent."""
@@ -60,36 +65,71 @@ class SupervisorLiveness:
         return self._has_written
 
 
+class _Silence:
+    """One silence of the supervisor."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.is_confirmed = False
+        """Whether Slurm has had no answer of the supervisor's node meanwhile."""
+
+
 class EarlyNodeCheck:
-    """Makes Slurm's controller contact the node of the supervisor once the supervisor is quiet.
+    """Makes Slurm's controller contact the node of the supervisor once the supervisor is quiet, and
+    reads whether that node answers.
 
     An agent waits some seconds longer before it counts a quiet supervisor as lost. Meanwhile Slurm
     finds out whether the node answers, for which it waits as long (MessageTimeout), so that
-    `is_orphan` need not wait for it again.
+    `is_orphan` need not wait for it again, nor the agent once Slurm knows.
     """
 
-    def __init__(self, job: str | None, ask: Ask | None = None) -> None:
+    def __init__(self, place: tuple[str, str] | None, ask: Ask | None = None) -> None:
         """
         Args:
-            job: the number of the job. None: there is none.
+            place: the number of the job, and the host of its supervisor. None: there is no job.
             ask: calls a program of Slurm, for tests.
         """
-        self._job, self._ask = job, ask or _ask
-        self._was_quiet = False
+        self._place, self._ask = place, ask or _ask
+        self._silence: _Silence | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether Slurm has had no answer of the node in this silence, either."""
+        return self._silence is not None and self._silence.is_confirmed
 
     def update(self, *, is_quiet: bool) -> threading.Thread | None:
         """Takes whether the supervisor is quiet now, and returns the thread that asks Slurm, which
         is started each time the supervisor falls quiet."""
-        is_new = is_quiet and not self._was_quiet
-        self._was_quiet = is_quiet
-        if not is_new or self._job is None:
+        if not is_quiet:
+            self.close()
             return None
-        asking = (self._job, self._ask)
-        thread = threading.Thread(
-            target=_trigger_node_check, args=asking, name="node check", daemon=True
-        )
+        if self._silence is not None or self._place is None:
+            return None
+        self._silence = _Silence()
+        asking = (self._silence, *self._place, self._ask)
+        thread = threading.Thread(target=_look_early, args=asking, name="node check", daemon=True)
         thread.start()
         return thread
+
+    def close(self) -> None:
+        """Ends the questions about this silence."""
+        if self._silence is not None:
+            self._silence.is_over.set()
+            self._silence = None
+
+
+def _look_early(silence: _Silence, job: str, host: str, ask: Ask) -> None:
+    """Makes Slurm contact the node, and asks until the silence is over or Slurm has no answer."""
+    _trigger_node_check(job, ask)
+    wait_s = EARLY_LOOK_S
+    while not silence.is_over.wait(wait_s):
+        wait_s = EARLY_POLL_S
+        try:
+            if is_lost(ask(["scontrol", "--oneliner", "show", "node", host])):
+                silence.is_confirmed = True
+                return
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("cannot query Slurm about node %s: %s", host, error)
 
 
 def is_orphan(
@@ -197,6 +237,28 @@ def end_job(
         if time.monotonic() > until_s:
             return False
         time.sleep(POLL_S)
+
+
+def release_successor(run: RunDir, job: str, ask: Ask | None = None) -> list[str]:
+    """Lets the jobs of the run that wait for the end of this one, which is cancelled, start before
+    that, and returns their numbers.
+
+    A job without its first node ends late. Each `slurmstepd` of another node first tries to notify
+    the `srun` on that node, five times (14 s, seen with Slurm 22.05), and the job does not end
+    before Slurm has given the lost node up (SlurmdTimeout, by default 300 s). What still runs of it
+    can save nothing once its successor has taken the run over.
+    """
+    from hpckit.slurm.queued_jobs import waiting_for  # of few agents, and few jobs
+
+    ask, released = ask or _ask, []
+    try:
+        for number, others in waiting_for(run, job):
+            ask(["scontrol", "update", f"JobId={number}", f"Dependency={others}"])
+            log.info("job %s no longer waits for the end of job %s", number, job)
+            released.append(number)
+    except (OSError, subprocess.SubprocessError, QueueError) as error:
+        log.warning("the next job waits for the end of job %s: %s", job, error)
+    return released
 
 
 def _write_sign(sign: Path) -> None:

@@ -7,6 +7,7 @@ comment and its batch script.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from hpckit.rundir.directory import RunDir
 from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
 
 _ENDING = "COMPLETING"
+_STATE = re.compile(r"\([a-z]+\)$")
+"""What squeue says of a dependency after it: whether it is fulfilled."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,30 @@ def unfinished(run: RunDir) -> list[str]:
     """
     jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), queue())
     return [job.number for job in jobs if not job.is_over]
+
+
+def waiting_for(run: RunDir, former: str) -> list[tuple[str, str]]:
+    """Returns the number of each waiting job of the run that does not start before the end of job
+    `former`, with its other dependencies as `scontrol update` takes them.
+
+    Raises:
+        QueueError: Slurm does not answer; has its message.
+    """
+    jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), queue())
+    found = [(job.number, others_than(job.dependency, former)) for job in jobs if job.is_waiting]
+    return [(number, others) for number, others in found if others is not None]
+
+
+def others_than(dependency: str, former: str) -> str | None:
+    """Returns a job's dependencies without the one on the end of job `former`, or None if it has
+    none on it, or if one of several is enough.
+
+    Args:
+        dependency: as squeue shows it, such as afterany:7(unfulfilled),afterok:8(unfulfilled).
+    """
+    entries = [_STATE.sub("", entry) for entry in dependency.split(",") if entry]
+    others = [entry for entry in entries if entry != f"afterany:{former}"]
+    return None if "?" in dependency or len(others) == len(entries) else ",".join(others)
 
 
 def _queued_of(run: RunDir, jobs: Iterable[SlurmJob]) -> list[QueuedJob]:

@@ -37,9 +37,9 @@ from hpckit.supervisor.supervised_run import SupervisedRun
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 300.0
-"""Seconds for a job that Slurm has given up to end: it queries Slurm several times without
-answer."""
+PATIENCE_S = 600.0
+"""Seconds for a job that Slurm has given up to end: it queries Slurm several times without answer,
+and may begin to do so only when Slurm gives its node up (SlurmdTimeout, by default 300 s)."""
 _POLL_S = 1.0
 _QUERY_S = 20.0
 _FINAL_VERDICTS = (VerdictKind.DONE, VerdictKind.STOPPED, VerdictKind.PERMANENT)

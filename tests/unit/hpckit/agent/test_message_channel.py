@@ -110,6 +110,7 @@ def test_who_says_nothing_for_long_is_lost(pair: Pair, monkeypatch: pytest.Monke
 def test_who_is_suspect_is_lost_sooner(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_S", 3600.0)
     monkeypatch.setattr(module, "SUSPECT_S", 0.2)
+    monkeypatch.setattr(module, "QUIET_S", 0.2)
     pair.here.is_suspect = True
     until(lambda: pair.here.receive() == [] and pair.here.is_over)
     pair.here.is_suspect = False

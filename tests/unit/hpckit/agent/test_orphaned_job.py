@@ -16,8 +16,11 @@ from hpckit.agent.orphaned_job import (
     is_left_to_slurm,
     is_lost,
     is_orphan,
+    release_successor,
 )
 from hpckit.events.event_log import EventLog
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm import queued_jobs
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
 NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
@@ -61,16 +64,26 @@ class Controller:
 
 def test_slurm_is_made_to_look_each_time_the_supervisor_falls_quiet() -> None:
     slurm = Controller("IDLE")
-    check = EarlyNodeCheck("7", slurm)
-    looks = []
-    for is_quiet in (False, True, True, False, True):
-        thread = check.update(is_quiet=is_quiet)
-        looks.append(thread is not None)
+    check = EarlyNodeCheck(("7", "n1"), slurm)
+    threads = [check.update(is_quiet=quiet) for quiet in (False, True, True, False, True)]
+    check.close()
+    for thread in threads:
         if thread is not None:
             thread.join()
-            assert slurm.was_made_to_look
-    assert looks == [False, True, False, False, True]
+    assert [thread is not None for thread in threads] == [False, True, False, False, True]
+    assert slurm.was_made_to_look
     assert not slurm.cancelled
+
+
+def test_a_silence_is_confirmed_once_slurm_has_no_answer_of_the_node_either() -> None:
+    slurm = Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING")
+    check = EarlyNodeCheck(("7", "n1"), slurm)
+    thread = check.update(is_quiet=True)
+    assert thread is not None
+    thread.join()
+    assert check.is_confirmed
+    check.update(is_quiet=False)
+    assert not check.is_confirmed, "the next silence is another one"
 
 
 def test_an_agent_in_no_job_asks_nobody_about_a_quiet_supervisor() -> None:
@@ -84,6 +97,8 @@ def lives() -> bool:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_job, "POLL_S", 0.0)
+    monkeypatch.setattr(orphaned_job, "EARLY_LOOK_S", 0.0)
+    monkeypatch.setattr(orphaned_job, "EARLY_POLL_S", 0.0)
     monkeypatch.setattr(orphaned_job, "LEFT_POLL_S", 0.0)
 
 
@@ -165,6 +180,29 @@ def test_or_comes_again_and_slurm_tells_who_wanted_it(tmp_path: Path) -> None:
     assert end_job("7", tmp_path / "orphans" / "7", controller, comes_again=True)
     assert (controller.cancelled, controller.requeued) == (False, True)
     assert not list(tmp_path.iterdir())
+
+
+def test_its_successor_does_not_wait_for_its_end_but_for_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = [("8", ""), ("9", "afterok:5,afterany:6")]
+    monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: waiting)
+    orders: list[Sequence[str]] = []
+    assert release_successor(RunDir(tmp_path), "7", lambda c: orders.append(c) or "") == ["8", "9"]
+    update = ["scontrol", "update"]
+    assert orders == [
+        [*update, "JobId=8", "Dependency="],
+        [*update, "JobId=9", "Dependency=afterok:5,afterany:6"],
+    ]
+
+
+def test_a_successor_that_slurm_does_not_change_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: [("8", "")])
+    controller = Controller("IDLE")
+    controller.failures = 1
+    assert release_successor(RunDir(tmp_path), "7", controller) == []
 
 
 def test_one_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:

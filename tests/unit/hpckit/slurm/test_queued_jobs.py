@@ -9,7 +9,15 @@ import pytest
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventLog
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.queued_jobs import QueuedJob, of_run, queued, refuse_queued, waiting_problem
+from hpckit.slurm.queued_jobs import (
+    QueuedJob,
+    of_run,
+    others_than,
+    queued,
+    refuse_queued,
+    waiting_for,
+    waiting_problem,
+)
 from hpckit.slurm.squeue import QueueError, parse_queue
 from tests.unit.hpckit.slurm.queue_output import fields, marked, stand_in
 
@@ -38,6 +46,39 @@ def test_which_are_the_runs(line: str, found: list[str]) -> None:
     job = fields(number, name, state, command=command)
     jobs = parse_queue(marked("@1", job), "@1")
     assert [job.number for job in of_run(RUN, ["5", "6_0"], jobs)] == found
+
+
+@pytest.mark.parametrize(
+    ("dependency", "others"),
+    [
+        ("afterany:7(unfulfilled)", ""),
+        ("afterany:7(unfulfilled),afterok:5_2(failed)", "afterok:5_2"),
+        ("afterany:6(unfulfilled),afterany:7,singleton(unfulfilled)", "afterany:6,singleton"),
+        ("afterany:7_0(unfulfilled)", None),  # another job, of an array
+        ("afterany:70(unfulfilled)", None),
+        ("afterok:7(unfulfilled)", None),  # which is not of hpckit
+        ("afterany:6(unfulfilled)?afterany:7(unfulfilled)", None),
+        ("", None),
+    ],
+)
+def test_a_dependency_without_that_on_the_former_job(dependency: str, others: str | None) -> None:
+    assert others_than(dependency, "7") == others
+
+
+def test_only_jobs_of_the_run_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "t-1a2b3c4d")
+    run.path.mkdir()
+    with EventLog(run.events) as events:
+        events.emit_kind("successor_queued", job="8")
+    after = "afterany:7(unfulfilled)"
+    stand_in(
+        tmp_path,
+        fields("7", "t-1a2b3c4d", "COMPLETING", comment=str(run.path)),
+        fields("8", "t-1a2b3c4d", dependency=after),
+        fields("9", "plots", dependency=after, command="/home/me/plots.sh"),
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert waiting_for(run, "7") == [("8", "")]
 
 
 def test_what_to_do_is_told() -> None:
