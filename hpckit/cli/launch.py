@@ -27,8 +27,10 @@ def launch(ctx: typer.Context) -> None:
     hpckit launch --help prints its manual.
     """
     from hpckit.submit.composition.composition_process import begin_composition
+    from hpckit.submit.preflight.dataset_check_process import begin_dataset_check
 
     composition = begin_composition(ctx.args)
-    from hpckit.submit.launch_command import main  # while the config is composed
+    data_process = begin_dataset_check(ctx.args, composition)
+    from hpckit.submit.launch_command import main  # while other processes work
 
-    raise typer.Exit(main(ctx.args, composition))
+    raise typer.Exit(main(ctx.args, composition, data_process))

@@ -24,7 +24,8 @@ from hpckit.system.process_end import end_process
 from hpckit.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from hpckit.submit.composition.composition_process import CompositionProcess
+    from hpckit.submit.composition.composed_values import Composition
+    from hpckit.submit.preflight.dataset_check_process import DatasetCheckProcess
     from hpckit.submit.preparation import SubmissionRequest
 
 
@@ -52,22 +53,29 @@ FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cf
 FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 
 
-def run_as_program(composition: CompositionProcess | None) -> NoReturn:
+def run_as_program(
+    composition: Composition | None, data_process: DatasetCheckProcess | None
+) -> NoReturn:
     """Runs `launch.py` with the arguments of this process, and ends the process.
 
     Args:
-        composition: as of `main`.
+        composition, data_process: as of `main`.
     """
     with checked_output():
-        status = main(composition=composition)
+        status = main(composition=composition, data_process=data_process)
     end_process(status)
 
 
-def main(argv: Sequence[str] | None = None, composition: CompositionProcess | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    composition: Composition | None = None,
+    data_process: DatasetCheckProcess | None = None,
+) -> int:
     """Runs `launch.py` with `argv` and returns its exit status.
 
     Args:
-        composition: composes the config of `argv`. None: it is composed here.
+        composition: has the composed config of `argv`. None: it is composed here.
+        data_process: checks the dataset. None: it is checked here.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own, _ = split(arguments)
@@ -75,7 +83,7 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
         return _print_help(own)
     try:
         with early_signals():
-            return run_command(parse_arguments(arguments), composition)
+            return run_command(parse_arguments(arguments), composition, data_process)
     except SpecError as error:
         return refuse(error.violations)
     except BrokenPipeError:  # the reader of the output has ended
@@ -113,11 +121,15 @@ def _unknown(flag: str) -> str:
     return f"{flag}: unknown option; {hint}see {program()} --help"
 
 
-def run_command(command: LaunchCommand, composition: CompositionProcess | None = None) -> int:
+def run_command(
+    command: LaunchCommand,
+    composition: Composition | None = None,
+    data_process: DatasetCheckProcess | None = None,
+) -> int:
     """Composes and checks the spec, carries out the command, and returns the exit status.
 
     Args:
-        composition: as in `main`.
+        composition, data_process: as in `main`.
 
     Raises:
         SpecError: the config or what it names cannot be used.
@@ -138,7 +150,7 @@ def run_command(command: LaunchCommand, composition: CompositionProcess | None =
         return run_sweep(command)
     base, project = Path.cwd(), find_project(Path.cwd())
     if composition is not None:
-        _import_ahead(command)
+        _import_ahead(command, reads_data=data_process is None)
     spec = preparation.compose(command.overrides, base, project, composition)
     spec, of_shell = with_sbatch_variables(spec, os.environ)
     if command.cfg:
@@ -149,7 +161,7 @@ def run_command(command: LaunchCommand, composition: CompositionProcess | None =
     spec, of_site = with_continuation(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
     spec = wanted.spec
-    found = preparation.check(wanted, None if command.dry_run else pack)
+    found = preparation.check(wanted, None if command.dry_run else pack, data_process)
     notes = [f"note: {line}" for line in (*of_shell, *of_site, *found.notes)]
     for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):
         if note:
@@ -164,11 +176,15 @@ def run_command(command: LaunchCommand, composition: CompositionProcess | None =
     return _start(wanted, command)
 
 
-def _import_ahead(command: LaunchCommand) -> None:
-    """Imports what most commands need once their config is composed, while another process composes
-    it."""
+def _import_ahead(command: LaunchCommand, *, reads_data: bool) -> None:
+    """Imports what most commands need once their config is composed, while other processes work.
+
+    Args:
+        reads_data: whether the dataset is checked here.
+    """
     prepare_parser()
-    if split(command.overrides)[1] is None:  # a program reads no data that hpckit knows of
+    is_program = split(command.overrides)[1] is not None
+    if reads_data and not is_program:  # a program reads no data that hpckit knows of
         import data.read.dataset  # noqa: F401
     if command.dry_run:
         import hpckit.submit.dry_run

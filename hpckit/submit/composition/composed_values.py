@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -30,3 +30,14 @@ class ComposedValues:
     @staticmethod
     def from_json(text: str) -> ComposedValues:
         return ComposedValues(**json.loads(text))
+
+    def result(self) -> ComposedValues:
+        """Returns this value, as a `Composition` that needs no composing."""
+        return self
+
+
+class Composition(Protocol):
+    """What has the composed values of a command, or is about to have them."""
+
+    def result(self) -> ComposedValues | None:
+        """Waits for the values and returns them. None: the command has to compose itself."""
