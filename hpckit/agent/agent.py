@@ -41,7 +41,7 @@ from hpckit.agent.workers.torchrun_command import Rendezvous
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS, WorkerResources, Workers
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
-from hpckit.events.schema import Degraded, DegradedSubject, StraysKilled
+from hpckit.events.schema import Degraded, DegradedSubject, StraysKilled, SuccessorReleased
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.process_environment import NodeEnvironment, job_of
 from hpckit.rundir.directory import RunDir, store_and_name
@@ -240,7 +240,12 @@ class Agent:
             end_job(job, self._run.orphan(job), comes_again=comes_again, host=host)
             # its own snapshots are written, and with them those of all nodes that took part
             if self._asks_early and not comes_again:
-                release_successor(self._run, job)
+                self._release_successor(job)
+
+    def _release_successor(self, job: str) -> None:
+        for number in release_successor(self._run, job):
+            with EventLog(self._run.events) as events:
+                events.emit(SuccessorReleased(job=number, former=job))
 
     def _report_lost(self, place: int) -> None:
         """Tells the checkpoint service not to wait for snapshots in the memory of that node."""

@@ -405,6 +405,17 @@ class SuccessorUnblocked(RunEvent):
     """Slurm's id of the successor job."""
 
 
+@event_kind("successor_released")
+class SuccessorReleased(RunEvent):
+    """An agent emits this when the successor job no longer waits for the end of the former job,
+    which has lost its supervisor's node and is cancelled, but would end late."""
+
+    job: str
+    """Slurm's id of the successor job."""
+    former: str
+    """Slurm's id of the cancelled job."""
+
+
 @event_kind("job_requeued")
 class JobRequeued(RunEvent):
     """The supervisor emits this when Slurm will run its own job again."""

@@ -63,7 +63,7 @@ def test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on(
     namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     it = launch(namespaces, tmp_path, shards, UNHURRIED, "elastic=spares")
-    it.wait_for("successor_queued")
+    successor = it.wait_for("successor_queued")
     it.wait_for_step(23)
     started = it.events("run_started")[0]
     namespaces.cluster.node(started["hosts"][0]).kill()
@@ -72,6 +72,8 @@ def test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on(
     it.wait_until_over()
     assert_same_run(it.run, reference)
     assert namespaces.job(started["job"])["JobState"] == "CANCELLED"
+    released, *_ = it.events("successor_released")  # the end of the job takes Slurm long
+    assert (released["job"], released["former"]) == (successor["job"], started["job"])
 
 
 def test_a_supervisor_that_was_only_out_of_reach_sees_its_job_cancelled_by_no_person(
