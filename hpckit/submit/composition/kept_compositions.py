@@ -27,8 +27,10 @@ MOST_KEPT = 64
 """Compositions that are kept; the oldest ones are removed."""
 _MOST_FILES, _MOST_BYTES = 500, 4 << 20
 """Of larger config trees, whose reading would take as long as composing, nothing is kept."""
-_CODE = ("../../config/config_trees.py", "../../config/renamed_keys.py", "hydra_values.py")
-_CODE += ("project_config_source.py", "composed_values.py", "kept_compositions.py")
+_CODE = (
+    *("../../config/config_trees.py", "../../config/renamed_keys.py", "hydra_values.py"),
+    *("project_config_source.py", "composed_values.py", "kept_compositions.py"),
+)
 """Files of the code that composes, relative to this one."""
 _RESOLVER = re.compile(rb"\$\{\s*([^${}:]*?)\s*:")
 _OF_ENVIRONMENT = re.compile(rb"\$\{\s*oc\.env\s*:\s*([A-Za-z_]\w*)\s*[,}]")

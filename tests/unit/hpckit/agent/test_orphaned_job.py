@@ -188,7 +188,12 @@ def test_its_successor_does_not_wait_for_its_end_but_for_all_else(
     waiting = [("8", ""), ("9", "afterok:5,afterany:6")]
     monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: waiting)
     orders: list[Sequence[str]] = []
-    assert release_successor(RunDir(tmp_path), "7", lambda c: orders.append(c) or "") == ["8", "9"]
+
+    def obey(command: Sequence[str]) -> str:
+        orders.append(command)
+        return ""
+
+    assert release_successor(RunDir(tmp_path), "7", obey) == ["8", "9"]
     update = ["scontrol", "update"]
     assert orders == [
         [*update, "JobId=8", "Dependency="],
