@@ -91,11 +91,11 @@ def compose(
     Raises:
         SpecError: the config cannot be used; the error has all problems that can be found together.
     """
-    composed = None if composition is None else composition.result()
-    if composed is None:
+    if composition is None or (composed := composition.result()) is None:
         spec = compose_spec(command_overrides(overrides), project=project)
     else:
         spec = spec_of(composed)
+        composition.keep()
     _, program = split(overrides)
     if program is not None:
         spec = with_arguments(spec, parse_program(program))

@@ -20,11 +20,10 @@ Question = Callable[[], str]
 class ForkedAnswer:
     """A fork of this process, which may have no other thread."""
 
-    def __init__(self, work: Callable[[Question], str], after: Callable[[], object] | None = None):
+    def __init__(self, work: Callable[[Question], str]) -> None:
         """
         Args:
             work: returns the answer. It is called in the fork, which has nothing else to do.
-            after: called in the fork once it has answered.
         """
         self._read, answer = os.pipe()
         question, self._write = os.pipe()
@@ -32,7 +31,7 @@ class ForkedAnswer:
         if not self._pid:
             os.close(self._read)
             os.close(self._write)
-            _answer(work, question, answer, after)
+            _answer(work, question, answer)
         os.close(answer)
         os.close(question)
 
@@ -64,9 +63,7 @@ class _Records(logging.Handler):
         self.count += 1
 
 
-def _answer(
-    work: Callable[[Question], str], question: int, answer: int, after: Callable[[], object] | None
-) -> None:
+def _answer(work: Callable[[Question], str], question: int, answer: int) -> None:
     """Writes the answer, and ends this process without running anything of its parent's."""
     status = 1
     try:
@@ -79,8 +76,6 @@ def _answer(
         if not said and not records.count:
             with os.fdopen(answer, "w", encoding="utf-8") as file:
                 file.write(text)
-            if after is not None:
-                after()
             status = 0
     except BaseException:  # noqa: BLE001 - the parent meets the same error, and reports it
         pass

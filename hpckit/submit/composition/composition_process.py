@@ -37,19 +37,21 @@ class CompositionProcess:
             compose: composes; it is called in the fork, which has nothing else to do.
             kept: where what is composed is kept. None: nowhere.
         """
-        found: list[ComposedValues] = []
-
-        def work(_: object) -> str:
-            found.append(compose())
-            return found[0].to_json()
-
-        self._fork = ForkedAnswer(work, None if kept is None else lambda: kept.write(found[0]))
+        self._kept = kept
+        self._found: ComposedValues | None = None
+        self._fork = ForkedAnswer(lambda _: compose().to_json())
 
     def result(self) -> ComposedValues | None:
         """Waits for the process and returns its answer, or None if it has none. To be called
         once."""
         text = self._fork.ask()
-        return None if text is None else ComposedValues.from_json(text)
+        self._found = None if text is None else ComposedValues.from_json(text)
+        return self._found
+
+    def keep(self) -> None:
+        """Keeps the result for the next command."""
+        if self._kept is not None and self._found is not None:
+            self._kept.write(self._found)
 
 
 def begin_composition(arguments: Sequence[str]) -> Composition | None:

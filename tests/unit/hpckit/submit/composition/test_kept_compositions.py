@@ -29,11 +29,14 @@ def kept(
     return open_kept(words, conf, yours, {"XDG_CACHE_HOME": str(conf.parent / "cache"), **env})
 
 
-def test_a_process_keeps_what_it_has_composed(conf: Path) -> None:
+def test_what_a_process_has_composed_is_kept(conf: Path) -> None:
     place = kept(conf)
     assert place is not None
     assert place.read() is None
-    assert CompositionProcess(lambda: FOUND, place).result() == FOUND
+    process = CompositionProcess(lambda: FOUND, place)
+    assert process.result() == FOUND
+    assert place.read() is None, "whether it is a spec is not known yet"
+    process.keep()
     assert place.read() == FOUND
     again = kept(conf)
     assert again is not None
