@@ -121,10 +121,7 @@ def _hash(
         code,
         [sys.version, installed_version("hydra-core"), installed_version("omegaconf")],
     )
-    try:
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    except UnicodeEncodeError:
-        return None
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _variables(text: bytes) -> list[str] | None:
