@@ -143,6 +143,7 @@ class Checkpointer:
         check: Check | None = None,
         prefer_certified: bool = False,
         avoid: Mapping[str, str] | None = None,
+        is_fresh: bool = False,
     ) -> int | None:
         """Load the newest whole checkpoint into `state`, in place. Returns its step, or None if the
         run has no checkpoint.
@@ -150,8 +151,8 @@ class Checkpointer:
         The newest snapshot that trainers of this run have left in the memory of their nodes counts
         as a checkpoint: it is loaded from there if the ranks and their states are unchanged, and is
         made durable first if not. Nothing in `state` changes before everything was read and checked
-        on every rank. A damaged checkpoint is skipped with a warning and an event, and the next
-        older one is used.
+        on every rank, unless it is fresh. A damaged checkpoint is skipped with a warning and an
+        event, and the next older one is used.
 
         Args:
             await_unseen: if only some ranks' parts of a newer snapshot are found, wait for the
@@ -166,6 +167,11 @@ class Checkpointer:
             avoid: ids of checkpoints that are not used, as `check` has rejected them before, and
                 why; those of rank 0 count. Checkpoints that are newer than the one that is loaded,
                 and these, do not count for the retention policies.
+            is_fresh: `state` was just built, and holds nothing that is needed if this fails. What
+                is read from the store for tensors in host memory then goes into them as soon as it
+                is checked, chunk by chunk, instead of once everything is checked on every rank.
+                This takes less time and half the memory. If this raises, the content of `state` is
+                undefined.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.
@@ -181,6 +187,7 @@ class Checkpointer:
             await_unseen,
             avoids_suspects=self._options.save_options.check.every > 0,
             prefers_certified=prefer_certified,
+            is_fresh=is_fresh,
         )
         resumed = self._restores.restore(state, check, options, avoid)
         self._restored_certified = "" if resumed is None else resumed.certified

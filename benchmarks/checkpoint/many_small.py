@@ -11,9 +11,9 @@
   optimizer, which follows immediately. Base: `torch.save` of the same to a file, without fsync.
   "durable" is until the save is committed. Each save has other content than the one before.
 - *..._processor*: the same in processor time of the training process, on a machine that others use.
-- *many_small_KIND_restore*: from the store, of a new trainer and of one that is there, and from the
-  node's memory. Base: `torch.load` of the file, and `load_state_dict` where there is something that
-  takes it.
+- *many_small_KIND_restore*: from the store, of a new trainer (as a fresh state, too) and of one
+  that is there, and from the node's memory. Base: `torch.load` of the file, and `load_state_dict`
+  where there is something that takes it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ RUN = "benchmark"
 SAVE, LOAD = "torch.save", "torch.load"
 HPCKIT, BLOCKING = "hpckit", "hpckit, overlap=False"
 AGAIN, ANEW, MEMORY = "hpckit, again", "hpckit, of a new trainer", "hpckit, from memory"
+FRESH = "hpckit, of a new trainer, fresh"
 _WIDTH = 16  # float32: 64 bytes
 
 
@@ -124,7 +125,8 @@ class ManySmallBench:
         return {
             LOAD: self._torch_load,
             AGAIN: self._restore,
-            ANEW: self._restore_anew,
+            ANEW: partial(self._restore_anew, is_fresh=False),
+            FRESH: partial(self._restore_anew, is_fresh=True),
             MEMORY: self._restore_from_memory,
         }
 
@@ -167,11 +169,12 @@ class ManySmallBench:
     def _restore(self) -> float:
         return self._timed(AGAIN, self._ckpts[False], overlap=False)
 
-    def _restore_anew(self) -> float:
+    def _restore_anew(self, *, is_fresh: bool) -> float:
         self._ckpts.pop(False).close()
         ckpt = self._open(overlap=False)
         self._ckpts[False] = ckpt
-        return self._timed(ANEW, ckpt, overlap=False)
+        name = FRESH if is_fresh else ANEW
+        return self._timed(name, ckpt, overlap=False, is_fresh=is_fresh)
 
     def _restore_from_memory(self) -> float:
         self._save(overlap=True)
@@ -181,9 +184,17 @@ class ManySmallBench:
         self._ckpts[True] = ckpt
         return self._timed(MEMORY, ckpt, overlap=True, tier="memory")
 
-    def _timed(self, name: str, ckpt: Checkpointer, *, overlap: bool, tier: str = "store") -> float:
+    def _timed(
+        self,
+        name: str,
+        ckpt: Checkpointer,
+        *,
+        overlap: bool,
+        tier: str = "store",
+        is_fresh: bool = False,
+    ) -> float:
         self._case.step()
-        seconds = self._seconds(name, lambda: ckpt.restore(self._case.state))
+        seconds = self._seconds(name, lambda: ckpt.restore(self._case.state, is_fresh=is_fresh))
         if self._tier != tier or self._case.mark() != self._marks[overlap]:
             raise AssertionError(f"what came from the {self._tier} is not what was saved")
         return seconds

@@ -12,8 +12,10 @@
   file's size, which stays in the processor's cache, is an arm beside it. hpckit's saves are raw.
 
 "hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
-is allocated after it has returned. "hpckit" is another one of the same `Checkpointer`. All arms
-load into a state that holds zeros before, and what they have loaded is compared with what was
+is allocated after it has returned. "hpckit, fresh" is the same with `is_fresh=True`, as hpckit's
+own trainer calls it: what is checked goes into the state at once. "hpckit" is another one of the
+same `Checkpointer`, which changes nothing before everything is checked, as "hpckit, first". All
+arms load into a state that holds zeros before, and what they have loaded is compared with what was
 saved, outside the time. *..._processor* are the same in processor time of the trainer's process, of
 all its threads, on a machine that others use.
 """
@@ -132,7 +134,8 @@ class RestoreBench:
         arms: dict[str, Callable[[], float]] = {
             READ: partial(self._timed, self._read, cold=cold),
             READ_BUFFER: partial(self._timed, self._read_one_buffer, cold=cold, fills=False),
-            "hpckit, first": partial(self._first, cold=cold),
+            "hpckit, first": partial(self._first, cold=cold, is_fresh=False),
+            "hpckit, fresh": partial(self._first, cold=cold, is_fresh=True),
         }
         return arms | {
             way.name: partial(self._timed, way.load, cold=cold) for way in self._from_disk
@@ -173,8 +176,10 @@ class RestoreBench:
         way.wait()
         way.drop()
 
-    def _first(self, *, cold: bool) -> float:
-        way = HpckitSaveMethod("hpckit, first", self._first_root, self.trained, restore=False)
+    def _first(self, *, cold: bool, is_fresh: bool) -> float:
+        way = HpckitSaveMethod(
+            "hpckit, first", self._first_root, self.trained, restore=False, is_fresh=is_fresh
+        )
         seconds = self._timed(way.load, cold=cold)
         way.close()
         return seconds

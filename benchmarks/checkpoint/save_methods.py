@@ -43,15 +43,23 @@ class HpckitSaveMethod:
     """hpckit's method, through shared memory and the service of the node."""
 
     def __init__(
-        self, name: str, root: Path, trained: TrainedModel, *, restore: bool = True, **options: Any
+        self,
+        name: str,
+        root: Path,
+        trained: TrainedModel,
+        *,
+        restore: bool = True,
+        is_fresh: bool = False,
+        **options: Any,
     ) -> None:
         """
         Args:
             root: store of this method alone, in which the run is `RUN`.
             restore: whether to restore first, after which the memory of saves is allocated.
+            is_fresh: as of `Checkpointer.restore`, for `load`.
             options: of `Checkpointer`.
         """
-        self.name, self._trained = name, trained
+        self.name, self._trained, self._is_fresh = name, trained, is_fresh
         self._committed = threading.Event()
         self._last: dict[str, dict[str, Any]] = {}  # what was told last, by kind
         self._ckpt = Checkpointer(root, run=RUN, on_event=self._hear, **options)
@@ -73,7 +81,7 @@ class HpckitSaveMethod:
         self._ckpt.wait()
 
     def load(self) -> None:
-        assert self._ckpt.restore(self._trained.state) is not None
+        assert self._ckpt.restore(self._trained.state, is_fresh=self._is_fresh) is not None
 
     @property
     def tier(self) -> str:

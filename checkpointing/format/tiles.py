@@ -109,6 +109,14 @@ def tiles(box: Box, tile: Shape) -> Iterator[Box]:
     yield from _product(starts)
 
 
+def is_on_grid(box: Box, shape: Shape, tile: Shape) -> bool:
+    """Whether the box consists of whole tiles of a tensor of this shape."""
+    return box.sizes == shape or all(
+        at % extent == 0 and ((at + size) % extent == 0 or at + size == end)
+        for at, size, end, extent in zip(box.offsets, box.sizes, shape, tile, strict=True)
+    )
+
+
 def _cuts(offset: int, size: int, extent: int) -> list[tuple[int, int]]:
     """Returns (start, length) of the pieces of one dimension."""
     edges = [offset, *range((offset // extent + 1) * extent, offset + size, extent), offset + size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -78,6 +78,7 @@ class Resumer:
             dict(rejected),
             avoids_suspects=options.avoids_suspects,
             prefers_certified=options.prefers_certified,
+            is_fresh=options.is_fresh,
         )
         self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
 
@@ -161,7 +162,7 @@ class Resumer:
         memory_restore.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
         if is_shared:
             broadcast_reads(self._ranks, groups, into)
-        self._load_into_state(target, tensors if is_shared else {}, inventory)
+        self._load_into_state(target, tensors if is_shared else {}, inventory, lambda: None)
         return RestoreResult(
             self._chooser.save_id(whole.step, whole.generation).id,
             whole.step,
@@ -193,10 +194,18 @@ class Resumer:
         return inventory
 
     def _load_into_state(
-        self, target: LoadTarget, names: Iterable[str], inventory: Inventory
+        self,
+        target: LoadTarget,
+        names: Iterable[str],
+        inventory: Inventory,
+        deliver: Callable[[], None],
     ) -> None:
-        """Load what was read into the state, on all ranks; the tensors with these names are copied
-        from the buffers."""
+        """Load what was read into the state, on all ranks.
+
+        Args:
+            names: names of the tensors that are copied from the buffers.
+            deliver: fills the other live tensors that have no content yet.
+        """
 
         elsewhere, tensors = target.elsewhere(), target.leaves.tensors
 
@@ -205,6 +214,7 @@ class Resumer:
             target.choose(inventory)
 
         def take_here() -> None:
+            deliver()
             live = (name for name in names if name not in elsewhere)
             self._staging.copy_back({name: tensors[name] for name in live})
             target.finish(inventory)
@@ -216,7 +226,7 @@ class Resumer:
 
     def _from_store(self, target: LoadTarget) -> RestoreResult:
         restored = self._restorer.read_newest(target)
-        self._load_into_state(target, target.leaves.tensors, restored.inventory)
+        self._load_into_state(target, restored.buffers, restored.inventory, restored.deliver)
         self.distrusted = restored.distrusted
         header = restored.checkpoint.header
         return RestoreResult(

@@ -31,11 +31,13 @@ class RestoreOptions:
         await_unseen: as of `Checkpointer.restore`.
         avoids_suspects: use a checkpoint with a difference mark only if there is no other.
         prefers_certified: use a checkpoint that is not certified only if there is no other.
+        is_fresh: as of `Checkpointer.restore`.
     """
 
     await_unseen: bool = True
     avoids_suspects: bool = True
     prefers_certified: bool = False
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from checkpointing.errors import CheckpointError, DamagedError, FormatError, Str
 from checkpointing.events import CheckpointAdopted, CheckpointSkipped, ManifestRead, SaveAbandoned
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.replica_differences import MarkedDifferences, summary
+from checkpointing.format.tiles import Shape, is_on_grid
 from checkpointing.format.torch_dtypes import as_array
 from checkpointing.layout.dtensor_placement import structure
 from checkpointing.layout.global_plan import GlobalPlan, ReadGroup
@@ -21,10 +22,11 @@ from checkpointing.layout.tensor_layout import Structure
 from checkpointing.restore.node_manifest import ManifestReading, NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.staging.staging_buffers import StagingBuffers, local
+from checkpointing.staging.tensor_copy import apart, cells_of, is_plain, note_written
 from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
 from checkpointing.store.catalog import Catalog, read_catalog, suspected
-from checkpointing.store.checkpoint import BoxRead, Checkpoint
+from checkpointing.store.checkpoint import BoxRead, CheckedContent, Checkpoint
 from checkpointing.store.read.chunk_copies import StoreCopies
 from checkpointing.store.read.chunk_fetcher import DamagedChunk
 from checkpointing.store.sessions.run_takeover import take_over
@@ -35,14 +37,29 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class RestoredCheckpoint:
-    """A checkpoint that was read into the staging buffers."""
+    """A checkpoint that was read and checked, before the live tensors have its content.
+
+    Attributes:
+        size: bytes of this rank's tensors.
+        distrusted: packs in which damage was found.
+        groups: groups of this rank.
+        buffers: tensors whose content is in the staging buffers, by name.
+        direct: live tensors that get theirs from `content`; if they are fresh, they have it.
+    """
 
     checkpoint: Checkpoint
     inventory: Inventory
-    size: int  # bytes of this rank's tensors
-    distrusted: frozenset[bytes]  # packs in which damage was found
-    groups: Sequence[ReadGroup]  # groups of this rank
-    buffers: Mapping[str, Tensor]  # by name
+    size: int
+    distrusted: frozenset[bytes]
+    groups: Sequence[ReadGroup]
+    buffers: Mapping[str, Tensor]
+    direct: Mapping[str, Tensor]
+    content: CheckedContent
+
+    def deliver(self) -> None:
+        """Fill the live tensors that get their content directly."""
+        self.content.deliver()
+        note_written([local(tensor) for tensor in self.direct.values()])
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,8 @@ class _Readable:
     checkpoint: Checkpoint
     inventory: Inventory
     tensors: Mapping[str, Tensor]  # the live tensors
-    structure: Structure  # the structure of them
+    elsewhere: Collection[str]  # names of tensors that are filled before the live ones
+    structure: Structure  # the structure of the tensors
 
 
 class Restorer:
@@ -66,6 +84,7 @@ class Restorer:
         *,
         avoids_suspects: bool = True,
         prefers_certified: bool = False,
+        is_fresh: bool = False,
     ) -> None:
         """
         Args:
@@ -73,12 +92,13 @@ class Restorer:
             avoids_suspects: whether checkpoints with a difference mark are tried last.
             prefers_certified: whether checkpoints that are not certified are tried after the
                 others.
+            is_fresh: whether the live tensors have no content that a restore which fails must keep.
         """
         self.store, self.run, self.ranks = connections.store, connections.run, connections.ranks
         self.events, self.staging = connections.events, staging
         self.manifests = NodeManifest(connections.store, connections.ranks, connections.here)
         self.skipped, self.avoids_suspects = skipped, avoids_suspects
-        self.prefers_certified = prefers_certified
+        self.prefers_certified, self.is_fresh = prefers_certified, is_fresh
         self.owner: int | None = None  # on rank 0: the number of the takeover
         # on rank 0: what the store has, as it was read after the takeover
         self.catalog = Catalog((), (), {})
@@ -100,7 +120,7 @@ class Restorer:
         return self.ranks.from_rank0(lambda: self._take_over(known))
 
     def read_newest(self, target: LoadTarget) -> RestoredCheckpoint:
-        """Read the newest whole checkpoint into the staging buffers; `target` is not changed.
+        """Read and check the newest whole checkpoint; `target` is not changed, unless it is fresh.
 
         Raises:
             CheckpointError: all checkpoints are damaged.
@@ -241,7 +261,8 @@ class Restorer:
         tensors = target.leaves.tensors
         # tensors that the checkpoint does not have are reported separately
         fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
-        return None, _Readable(checkpoint, inventory, tensors, structure(fitting, ()))
+        found = structure(fitting, ())
+        return None, _Readable(checkpoint, inventory, tensors, target.elsewhere(), found)
 
     def _opened(self, stored: StoredManifest) -> tuple[Checkpoint, Inventory]:
         candidate = self._opened_candidate
@@ -267,17 +288,30 @@ class Restorer:
         self, readable: _Readable, groups: Sequence[ReadGroup]
     ) -> tuple[str | None, RestoredCheckpoint | None]:
         """Read this rank's share, for itself and for others. Returns why not, if it is damaged."""
-        buffers = self.staging.buffers(readable.tensors)
-        mine = reads(groups, self.ranks.rank, buffers)
+        tensors = readable.tensors
+        specs = readable.checkpoint.tensors()
+        tiles = {name: spec.tile for name, spec in specs.items()}
+        direct = directly_filled(tensors, groups, tiles, readable.elsewhere)
+        buffers = self.staging.buffers({n: t for n, t in tensors.items() if n not in direct})
+        mine = [
+            replace(one, waits=one.tensor in direct and not self.is_fresh)
+            for one in reads(groups, self.ranks.rank, {**buffers, **direct})
+        ]
         try:
-            healed = readable.checkpoint.read_into(mine, StoreCopies([self.store]))
+            content = readable.checkpoint.read_checked(mine, StoreCopies([self.store]))
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
-        for damage in healed:
+        for damage in content.healed:
             logger.warning("%s was read from another copy: %s", readable.checkpoint.id, damage)
-        packs = _packs(healed)
         return None, RestoredCheckpoint(
-            readable.checkpoint, readable.inventory, self.staging.bytes, packs, groups, buffers
+            readable.checkpoint,
+            readable.inventory,
+            sum(local(tensor).nbytes for tensor in tensors.values()),
+            _packs(content.healed),
+            groups,
+            buffers,
+            direct,
+            content,
         )
 
     def _skip(self, id_: str, step: int, reason: str) -> None:
@@ -320,6 +354,39 @@ def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor])
         for name, parts in group.reads[group.ranks.index(rank)].items()
         for part in parts
     ]
+
+
+def directly_filled(
+    tensors: Mapping[str, Tensor],
+    groups: Iterable[ReadGroup],
+    tiles: Mapping[str, Shape],
+    elsewhere: Collection[str],
+) -> dict[str, Tensor]:
+    """Returns the live tensors that need no staging buffer, since the checked chunks are kept and
+    then copied into them: those in host memory that no other rank holds, that share memory with no
+    other tensor, and that need whole chunks, so that these take no more memory than buffers would.
+
+    Args:
+        tensors: the live tensors, by name.
+        groups: groups of this rank.
+        tiles: the extents of the tiles of each tensor, of which a chunk is one or a part.
+        elsewhere: names of tensors that are filled before the live ones.
+    """
+    cells = [cells_of(tensor) for tensor in tensors.values()]
+    fitting = {
+        name
+        for name, one, is_apart in zip(tensors, cells, apart(cells), strict=True)
+        if is_apart and is_plain(one) and one.is_contiguous()
+    }
+    return {
+        name: tensors[name]
+        for group in groups
+        if len(group.ranks) == 1
+        for name, parts in group.reads[0].items()
+        if name in fitting
+        and name not in elsewhere
+        and all(is_on_grid(part.box, tensors[name].shape, tiles[name]) for part in parts)
+    }
 
 
 def _packs(damages: Iterable[DamagedChunk]) -> frozenset[bytes]:

@@ -35,6 +35,24 @@ class BoxRead:
     tensor: str  # full name
     box: Box
     into: Array  # of the shape of the box, writable, of any dtype with the tensor's itemsize
+    waits: bool = False  # the array is not changed before `CheckedContent.deliver`
+
+
+class CheckedContent:
+    """What was read of a checkpoint, all of it checked. Of arrays that wait it is in memory of its
+    own, the others have theirs."""
+
+    def __init__(self, fetcher: ChunkFetcher) -> None:
+        self._fetcher = fetcher
+
+    @property
+    def healed(self) -> list[DamagedChunk]:
+        """The chunks that had to be read from other copies."""
+        return self._fetcher.healed
+
+    def deliver(self) -> None:
+        """Fill the arrays that wait, and free the memory; a second call does nothing."""
+        self._fetcher.deliver()
 
 
 class Checkpoint:
@@ -159,20 +177,31 @@ class Checkpoint:
     def read_into(
         self, reads: Iterable[BoxRead], copies: ChunkCopies | None = None
     ) -> list[DamagedChunk]:
-        """Read boxes of tensors in parallel; return the chunks that had to be read from other
-        copies. What is stored raw is compared with its checksum, all else with its id.
+        """Read boxes of tensors in parallel, none of which waits; return the chunks that had to be
+        read from other copies. What is stored raw is compared with its checksum, all else with its
+        id.
 
         Raises:
             KeyError, ValueError, DamagedError: as `read`; the content of the arrays is undefined
                 then.
             StoreError: the store is out of reach.
         """
+        return self.read_checked(reads, copies).healed
+
+    def read_checked(
+        self, reads: Iterable[BoxRead], copies: ChunkCopies | None = None
+    ) -> CheckedContent:
+        """As `read_into`, but arrays that wait have their content only after `deliver` of what is
+        returned. If this raises, they are not changed.
+
+        Of a tensor of which only a part is read, whole chunks stay in memory until then.
+        """
         fetcher = ChunkFetcher(self.store.storage, copies, by_checksum=True)
         damaged = fetcher.fetch(want for read in reads for want in self._wants(read))
         if damaged:
             more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
             raise DamagedError(f"{self.id}: {damaged[0]}{more}")
-        return fetcher.healed
+        return CheckedContent(fetcher)
 
     def _require(self, item: str) -> None:
         if item not in self._document.items:
@@ -200,18 +229,20 @@ class Checkpoint:
             common = placed if is_whole else placed.intersect(read.box)
             if common is not None:
                 use = _copier(target, read.box, placed, common, bits)
-                yield ChunkRequest(chunk, spec.dtype, read.tensor, use)
+                yield ChunkRequest(chunk, spec.dtype, read.tensor, use, read.waits)
 
 
 def _copier(
     target: Array, box: Box, placed: Box, common: Box, bits: np.dtype[Any]
 ) -> Callable[[Buffer], None]:
+    """Returns a function that copies what is common to a chunk and a box out of the content of the
+    chunk. A restore calls thousands of these, so they compute nothing that can be known before."""
+    into = (common.relative_to(box) if any(box.offsets) else common).slices
+    part = None if common is placed else common.relative_to(placed).slices
+    sizes = placed.sizes
+
     def copy(raw: Buffer) -> None:
-        source = np.frombuffer(raw, bits).reshape(placed.sizes)
-        if placed == box:
-            target[...] = source
-            return
-        into = common.relative_to(box).slices
-        target[into] = source[common.relative_to(placed).slices]
+        source = np.frombuffer(raw, bits).reshape(sizes)
+        target[into] = source if part is None else source[part]
 
     return copy

@@ -106,6 +106,7 @@ class RunCheckpoints:
             avoid=avoid,
             await_unseen=not is_memory_here,
             prefer_certified=prefer_certified,
+            is_fresh=True,  # without a checkpoint that can be used, the run ends
             check=lambda: (
                 self._finite_check.problem_of(state) or (problem_of_state and problem_of_state())
             ),

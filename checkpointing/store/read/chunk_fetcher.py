@@ -1,5 +1,6 @@
 """Reads chunks in parallel and in bounded memory: ranges that lie close together are read together,
-and content is passed on only after it was decoded and matched its hash or checksum."""
+and content is passed on only after it was decoded and matched its hash or checksum. On request it
+is passed on only after that was so for all chunks, and stays in memory until then."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self, TypeAlias
 
+import numpy as np
+
+from checkpointing.codec import Codec
 from checkpointing.codec.thread_buffers import thread_buffer
 from checkpointing.errors import DamagedError
 from checkpointing.format.chunks import Chunk, Place
@@ -19,6 +23,7 @@ from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.store.read.chunk_decoder import ChunkDecoder, HeldChunks, content, where
+from checkpointing.store.read.kept_memory import PAGE, KeptMemory, round_up
 from checkpointing.store.read.read_batches import (
     batches,
     batches_at_a_time,
@@ -38,7 +43,6 @@ HOT = 4 << 20
 TOGETHER = 8
 # most bytes that are read into memory of the thread: a batch of chunks of usual size
 BORROWED = 16 << 20
-PAGE = 4096  # bytes
 # How much farther into a page bytes lie in memory than in their file. The kernel and numpy take up
 # to four times as long for a copy to a place that lies a little farther into a page than its
 # source. With this shift a pack's chunks lie at the beginning of cache lines, as tensors do, or a
@@ -59,6 +63,7 @@ class ChunkRequest:
     tensor: str  # for messages
     # may run in any thread; its argument is valid during the call only
     use: Callable[[Buffer], None]
+    waits: bool = False  # `use` is called by `ChunkFetcher.deliver`, and not while it fetches
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,42 @@ class DamagedChunk:
 
     def __str__(self) -> str:
         return f"{self.want.tensor!r}: {self.problem}"
+
+
+# a request whose content is checked, and the content
+_Checked: TypeAlias = tuple[ChunkRequest, Buffer]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Chunks that one thread has in memory at a time.
+
+    Attributes:
+        groups: ranges of the chunks, and of their bases, that are read together.
+        stays: whether the stored bytes themselves stay in memory, as the content of chunks that
+            wait.
+    """
+
+    wants: Sequence[ChunkRequest]
+    groups: Sequence[Sequence[Chunk]]
+    stays: bool
+
+    @classmethod
+    def of(cls, wants: Sequence[ChunkRequest], held: HeldChunks) -> Self:
+        groups = list(ranges(at for want in wants for at in chain(want.chunk, held)))
+        stays = all(want.waits and want.chunk.codec is Codec.RAW for want in wants)
+        return cls(wants, groups, stays)
+
+    def kept_bytes(self, *, is_filled: bool) -> int:
+        """Returns the bytes of memory that what waits needs.
+
+        Args:
+            is_filled: whether the storage fills the memory that it is given.
+        """
+        if not self.stays:
+            return sum(round_up(want.chunk.raw_length) for want in self.wants if want.waits)
+        size = _room_bytes(self.groups)
+        return size if is_filled and size <= BORROWED else 0
 
 
 class ChunkCopies(Protocol):
@@ -106,13 +147,14 @@ class ChunkFetcher:
         self._threads = threads or (THREADS if self._fills is None else FILLING_THREADS)
         self.batch_bytes, self._together = (BATCH, 1) if self._fills is None else (HOT, TOGETHER)
         self.healed: list[DamagedChunk] = []  # read from another copy
+        self._kept: list[list[_Checked]] = []  # what waits, in lists of neighbours
 
     def fetch(
         self, wants: Iterable[ChunkRequest], on_batch: Callable[[int], None] | None = None
     ) -> list[DamagedChunk]:
         """Read all `wants`, in any order; return those that could not be read from anywhere. A base
         of several chunks is decoded once, as far as one thread can process them one after the
-        other.
+        other. The content of those that wait stays in memory until `deliver`.
 
         Args:
             on_batch: called with the raw bytes of completed batches, for progress.
@@ -150,20 +192,40 @@ class ChunkFetcher:
                 raise DamagedError(str(damage)) from error
             return found
 
+    def deliver(self) -> None:
+        """Call `use` of everything that waits, in any order. The caller must have found that
+        nothing is damaged."""
+        kept, self._kept = self._kept, []
+        with ThreadPoolExecutor(self._threads, "deliver") as pool:
+            for _ in pool.map(_use_all, kept):
+                pass
+
     def _fetch_batches(
         self, taken: Sequence[Sequence[ChunkRequest]]
     ) -> tuple[int, list[DamagedChunk]]:
+        found = [_Batch.of(wants, self._held) for wants in taken]
+        size = sum(batch.kept_bytes(is_filled=self._fills is not None) for batch in found)
+        memory, kept = KeptMemory(size) if size else None, list[_Checked]()
         with nullcontext() if self._fills is None else self._fills.reading_in_order():
-            damaged = [damage for batch in taken for damage in self._fetch_batch(batch)]
+            damaged = [one for batch in found for one in self._fetch_batch(batch, memory, kept)]
+        if kept:
+            self._kept.append(kept)
         return sum(want.chunk.raw_length for batch in taken for want in batch), damaged
 
-    def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> list[DamagedChunk]:
-        stored = self.borrow(at for want in batch for at in chain(want.chunk, self._held))
+    def _fetch_batch(
+        self, batch: _Batch, memory: KeptMemory | None, kept: list[_Checked]
+    ) -> list[DamagedChunk]:
+        """
+        Args:
+            memory: memory for what stays.
+            kept: gets what waits.
+        """
+        stored = self._read_groups(batch.groups, memory if batch.stays else None)
         decoder = ChunkDecoder(
             lambda chunk: stored[chunk.place], room, self._held, by_checksum=self._by_checksum
         )
         damaged = []
-        for want in batch:
+        for want in batch.wants:
             try:
                 raw = decoder.content(want.chunk, want.dtype)
             except DamagedError as error:
@@ -173,31 +235,51 @@ class ChunkFetcher:
                     damaged.append(damage)
                     continue
                 raw = found
-            want.use(raw)
+            if not want.waits:
+                want.use(raw)
+            elif batch.stays or memory is None:
+                kept.append((want, raw))
+            else:
+                kept.append((want, _copied(raw, memory)))
         return damaged
 
     def borrow(self, chunks: Iterable[Chunk]) -> Mapping[Place, Buffer | DamagedError]:
         """Return the stored bytes of chunks, or why there are none, by place; they are valid until
         this thread calls this again."""
-        groups = list(ranges(chunks))
+        return self._read_groups(list(ranges(chunks)))
+
+    def _read_groups(
+        self, groups: Sequence[Sequence[Chunk]], memory: KeptMemory | None = None
+    ) -> Mapping[Place, Buffer | DamagedError]:
+        """Return the stored bytes of the chunks of some ranges, by place.
+
+        Args:
+            memory: where they stay; None: they are valid until this thread reads again.
+        """
         stored: dict[Place, Buffer | DamagedError] = {}
-        for group, into in zip(groups, self._buffers(groups), strict=True):
+        for group, into in zip(groups, self._buffers(groups, memory), strict=True):
             stored.update(self.read_group(group, into))
         return stored
 
-    def _buffers(self, groups: Sequence[Sequence[Chunk]]) -> Iterator[memoryview | None]:
-        """Yield memory of this thread for each of these ranges; None: the storage allocates memory
-        itself, once it has checked that there is so much to read."""
-        total = sum(length(group) + PAGE for group in groups)
+    def _buffers(
+        self, groups: Sequence[Sequence[Chunk]], memory: KeptMemory | None
+    ) -> Iterator[memoryview | None]:
+        """Yield memory for each of these ranges; None: the storage allocates memory itself, once it
+        has checked that there is so much to read."""
+        total = _room_bytes(groups)
         if not self._fills or total > BORROWED:
             yield from (None for _ in groups)
             return
+        if memory is not None:
+            for group in groups:
+                yield memory.take(length(group), (group[0].offset + SHIFT) % PAGE)
+            return
         # rounded up, so that it is soon large enough for all batches
-        memory = thread_buffer("fetch stored", -(-total // HOT) * HOT)
-        at, address = 0, int(memory.__array_interface__["data"][0])
+        hot = thread_buffer("fetch stored", -(-total // HOT) * HOT)
+        at, address = 0, int(hot.__array_interface__["data"][0])
         for group in groups:
             at += (group[0].offset + SHIFT - address - at) % PAGE
-            yield memory.data[at : at + length(group)]
+            yield hot.data[at : at + length(group)]
             at += length(group)
 
     def read_group(
@@ -254,6 +336,24 @@ class ChunkFetcher:
 
     def _stored(self, chunk: Chunk) -> Buffer | DamagedError:
         return self.read_group([chunk])[chunk.place]
+
+
+def _use_all(checked: list[_Checked]) -> None:
+    for want, raw in checked:
+        want.use(raw)
+    checked.clear()  # its memory is free from now on
+
+
+def _room_bytes(groups: Iterable[Sequence[Chunk]]) -> int:
+    """Returns the bytes of memory into which these ranges can be read, each at its place in a
+    page."""
+    return sum(length(group) + PAGE for group in groups)
+
+
+def _copied(raw: Buffer, memory: KeptMemory) -> Buffer:
+    held = memory.take(round_up(len(raw)))[: len(raw)]
+    np.copyto(np.frombuffer(held, np.uint8), np.frombuffer(raw, np.uint8))  # without the GIL
+    return held
 
 
 def room(depth: int, size: int) -> memoryview:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +26,14 @@ from checkpointing import (
 from checkpointing.format.torch_dtypes import dtype_name, is_placeholder
 from checkpointing.save.slot_shipper import SlotShipper
 from tests.integration.checkpoint.single_process_saves import recorder, restore_one, save_one
-from tests.integration.checkpoint.store_damage import check, packs_of, reseal
+from tests.integration.checkpoint.store_damage import (
+    check,
+    committed_in,
+    damage_newest,
+    flip_byte,
+    packs_of,
+    reseal,
+)
 from tests.integration.service.running_services import pid_of
 from tests.stopped_processes import stop
 
@@ -274,6 +282,39 @@ def test_stores_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
         Checkpointer(tmp_path / "file" / "store", run="r")
     with pytest.raises(ValueError, match="run name"):
         Checkpointer(tmp_path, run="../other")
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_damage_is_passed_over_and_reaches_no_state(tmp_path: Path, *, is_fresh: bool) -> None:
+    """What a failed restore leaves of a state that is fresh is undefined."""
+    model = nn.Linear(64, 64)
+    for step in (1, 2):
+        nn.init.constant_(model.weight, step)
+        nn.init.constant_(model.bias, -step)
+        save_one(tmp_path, step, {"model": model, "tied": [model.weight.detach(), torch.ones(2)]})
+    damage_newest(tmp_path)
+    found = nn.Linear(64, 64)
+    state = {"model": found, "tied": [found.weight.detach(), torch.zeros(2)]}
+    version = found.weight._version
+    with closing(Checkpointer(tmp_path, run="r")) as ckpt:
+        assert ckpt.restore(state, is_fresh=is_fresh) == 1
+    assert (found.weight == 1).all()
+    assert (found.bias == -1).all()
+    assert (state["tied"][1] == 1).all()
+    assert found.weight._version > version
+    for pack in packs_of(tmp_path, committed_in(tmp_path)[0]):
+        flip_byte(pack, len(b"HPKPACK1"))
+    with torch.no_grad():
+        found.weight.fill_(5)
+        found.bias.fill_(6)
+    with (
+        closing(Checkpointer(tmp_path, run="r")) as ckpt,
+        pytest.raises(CheckpointError, match="no checkpoint of run 'r'"),
+    ):
+        ckpt.restore(state, is_fresh=is_fresh)
+    if not is_fresh:
+        assert (found.weight == 5).all()
+        assert (found.bias == 6).all()
 
 
 def test_minutes_in_one_process(tmp_path: Path) -> None:
