@@ -110,6 +110,7 @@ class RestorePipeline:
             lambda: self._client.resume(resumer.damaged - avoided, resumer.distrusted, passed_over)
         )
         self._saves.note_restored()
+        self._saves.preparer.begin_allocation()  # last, as it takes the processor from what waits
 
     def _renew_generation(self, owner: int | None) -> None:
         """Save under this takeover from now on.

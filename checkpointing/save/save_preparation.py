@@ -88,12 +88,16 @@ class Preparer:
         return self._shipper.unseen
 
     def ahead(self, state: Mapping[str, Any]) -> None:
-        """Take the memory now, and allocate it from now on, so that the first save costs as much as
-        later ones. Collective; raises as `ready`."""
+        """Take the memory for saves now; `begin_allocation` allocates it. Collective; raises as
+        `ready`."""
         # includes the optimizer state that does not exist yet
         target = LoadTarget(dict(state))
         self._ranks.all_or_none(target.expect)
         planned = self.ready(target.leaves, optimizers(state))
-        self._shipper.begin_allocation()
         with suppress(ServiceError):  # the first save raises it again, and reports it
             self._shipper.send_layout(planned)
+
+    def begin_allocation(self) -> None:
+        """Allocate the memory that `ahead` has taken from now on, so that the first save costs as
+        much as later ones."""
+        self._shipper.begin_allocation()
