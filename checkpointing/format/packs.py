@@ -40,12 +40,11 @@ Rows = NDArray[np.void]
 def footer(chunks: Sequence[Chunk]) -> bytes:
     """Returns footer and trailer of a pack that holds `chunks`, in the order of their offsets."""
     rows = np.zeros(len(chunks), ROW)
-    for row, chunk in zip(rows, chunks, strict=True):
-        row["id"] = _as_uint8(chunk.id)
-        row["base"] = _as_uint8(chunk.base.id if chunk.base else _NO_BASE)
-        row["offset"], row["length"] = chunk.offset, chunk.length
-        row["raw_length"], row["checksum"] = chunk.raw_length, chunk.checksum
-        row["codec"] = chunk.codec
+    if chunks:
+        rows["id"] = _as_ids([chunk.id for chunk in chunks])
+        rows["base"] = _as_ids([c.base.id if c.base else _NO_BASE for c in chunks])
+        for name in ("offset", "length", "raw_length", "checksum", "codec"):
+            rows[name] = np.array([getattr(chunk, name) for chunk in chunks], ROW[name])
     table = rows.tobytes()
     data_end = chunks[-1].offset + chunks[-1].length if chunks else len(MAGIC)
     trailer = np.zeros(1, TRAILER)
@@ -91,6 +90,10 @@ def parse_footer(table: Buffer, trailer: Buffer) -> Rows:
     if not np.array_equal(ends[:-1], rows["offset"]) or int(ends[-1]) != end:
         raise DamagedError("the table at its end has gaps or overlaps")
     return rows
+
+
+def _as_ids(ids: Sequence[bytes]) -> NDArray[np.uint8]:
+    return _as_uint8(b"".join(ids)).reshape(-1, ID_BYTES)
 
 
 def _as_uint8(data: bytes) -> NDArray[np.uint8]:

@@ -15,8 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+import numpy as np
+
 from checkpointing.storage.interface import Buffer
 from checkpointing.storage.posix.syscalls import FileStat, Syscalls
+from checkpointing.storage.posix.write_buffer import ALIGNMENT
 
 
 class PowerLossError(BaseException):
@@ -64,6 +67,7 @@ class LossyDisk(Syscalls):
         self._modified: dict[int, float] = {}
         self._next = itertools.count(2)
         self._open: dict[int, tuple[int, str]] = {}  # inode and path by descriptor
+        self._direct: set[int] = set()  # descriptors of files that are written past the cache
 
     def power_cut(self, random: Random) -> LossyDisk:
         """The disk as it is found at the next start."""
@@ -90,6 +94,12 @@ class LossyDisk(Syscalls):
         folder.set(name, inode)
         return self._descriptor(inode, path)
 
+    def set_direct(self, fd: int, *, direct: bool) -> None:
+        (self._direct.add if direct else self._direct.discard)(fd)
+
+    def file_system(self, path: str) -> str:
+        return "ext4"
+
     def open(self, path: str) -> int:
         self._call(f"open {path}")
         return self._descriptor(self._find(path), path)
@@ -107,10 +117,14 @@ class LossyDisk(Syscalls):
         file, path = self._file(fd)
         self._call(f"writev {path}")
         data = b"".join(buffers)
-        taken = data[: max(1, len(data) // 2)]  # a short write each time
-        file.data += taken
+        if fd in self._direct:
+            _check_direct(file, buffers, path)
+            data = data[: len(data) // 2 // ALIGNMENT * ALIGNMENT] or data
+        else:
+            data = data[: max(1, len(data) // 2)]
+        file.data += data  # a short write each time
         file.dirty = True
-        return len(taken)
+        return len(data)
 
     def preadv(self, fd: int, buffer: memoryview, offset: int) -> int:
         file, path = self._file(fd)
@@ -226,6 +240,13 @@ class LossyDisk(Syscalls):
         fd = next(self._next)
         self._open[fd] = inode, path
         return fd
+
+
+def _check_direct(file: _File, buffers: Sequence[Buffer], path: str) -> None:
+    """Raise the error of a disk that is asked to write past the cache what is not whole blocks."""
+    at = [np.frombuffer(buffer, np.uint8).ctypes.data for buffer in buffers]
+    if any(n % ALIGNMENT for n in [len(file.data), *map(len, buffers), *at]):
+        raise _error(errno.EINVAL, path)
 
 
 def _content_after(file: _File, random: Random) -> bytes:

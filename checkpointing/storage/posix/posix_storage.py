@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from checkpointing.storage.posix import durable_files as files
 from checkpointing.storage.posix.kept_descriptor import KeptDescriptor
 from checkpointing.storage.posix.posix_errors import classify, is_no_link
 from checkpointing.storage.posix.syscalls import FileStat, Syscalls
+from checkpointing.storage.posix.write_buffer import WriteBufferPool
 from checkpointing.storage.retry import (
     RequestCounters,
     RequestRetrier,
@@ -26,12 +28,19 @@ from checkpointing.storage.retry import (
     TransientRequestError,
 )
 
+logger = logging.getLogger("checkpointing")
+
 T = TypeVar("T")
 
 POLICY = StorageRetryPolicy(longest_s=5.0, most_tries=5)
 # Bytes of one call where much is read into given memory. Linux takes a call for more as a random
 # read, and reads ahead in pages instead of large blocks of them.
 _READ_AT_ONCE = 1 << 20
+DIRECT_FROM = 4 << 20
+# File systems of local disks, on which writing past the page cache takes less processor time. NFS
+# would make its server write each block to its disk before the next one is sent.
+DIRECT_ON = ("ext4", "xfs")
+_NO_DIRECT = (errno.EINVAL, errno.ENOTSUP)  # of a file system that cannot write past the page cache
 _NFS_REMOVED = ".nfs"  # prefix to which an NFS client renames a file that is removed while open
 
 
@@ -44,14 +53,23 @@ class PosixStorage:
     """
 
     def __init__(
-        self, root: str, *, policy: StorageRetryPolicy = POLICY, syscalls: Syscalls | None = None
+        self,
+        root: str,
+        *,
+        policy: StorageRetryPolicy = POLICY,
+        syscalls: Syscalls | None = None,
+        direct_from: int = DIRECT_FROM,
     ) -> None:
         """
         Args:
             root: absolute path; created with its parents when the first object is written.
+            direct_from: bytes of an object from which on it is written past the page cache, on
+                `DIRECT_ON`.
         """
         self._root = os.path.normpath(root)
         self._sys = syscalls or Syscalls()
+        self._buffers, self._direct_from = WriteBufferPool(), direct_from
+        self._writes_direct: bool | None = None  # None: it is not known yet
         self._kept = KeptDescriptor(self._sys)
         self._retrier = RequestRetrier(policy, (OSError,), classify)
         self._exclusive = ExclusiveCreator(self, self._create_by_link, probe=False)
@@ -226,8 +244,23 @@ class PosixStorage:
         files.fsync_dir(self._sys, files.parent(path))
 
     def _write_temporary(self, path: str, parts: Sequence[Buffer]) -> str:
-        self._make_ready(files.parent(path))
-        return files.write_temporary(self._sys, path, parts)
+        folder = files.parent(path)
+        self._make_ready(folder)
+        with self._buffers.taken() as buffer:
+            if total_size(parts) >= self._direct_from and self._can_write_direct(folder):
+                try:
+                    return files.write_temporary(self._sys, path, parts, buffer, direct=True)
+                except OSError as error:
+                    if error.errno not in _NO_DIRECT:
+                        raise
+                    logger.info("%s: written through the page cache: %s", self._root, error)
+                    self._writes_direct = False
+            return files.write_temporary(self._sys, path, parts, buffer)
+
+    def _can_write_direct(self, folder: str) -> bool:
+        if self._writes_direct is None:
+            self._writes_direct = self._sys.file_system(folder) in DIRECT_ON
+        return self._writes_direct
 
     def _make_ready(self, folder: str) -> None:
         """Make a directory durable, from the root down."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from checkpointing.storage.interface import Buffer
 
@@ -28,6 +30,19 @@ class Syscalls:
     def create(self, path: str) -> int:
         """Create a new file and open it for writing, with O_EXCL. Permissions follow the umask."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def set_direct(self, fd: int, *, direct: bool) -> None:
+        """Set whether what is written to a file goes past the page cache (O_DIRECT). Then it must
+        begin and end at multiples of `write_buffer.ALIGNMENT`, in memory and in the file. A file
+        system that does not have this raises OSError with EINVAL, here or when it is written to.
+        """
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags)
+
+    def file_system(self, path: str) -> str:
+        """Return the kind of the file system that a file or directory is on, such as "ext4"; "" if
+        it is not known."""
+        return _file_system_of(os.stat(path).st_dev)  # noqa: PTH116
 
     def open(self, path: str) -> int:
         """Open a file for reading."""
@@ -76,6 +91,19 @@ class Syscalls:
                 return [(entry.name, entry.is_dir()) for entry in entries]
         finally:
             os.close(fd)
+
+
+def _file_system_of(device: int) -> str:
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:  # no Linux, or /proc is not mounted
+        return ""
+    for line in mounts:  # "36 35 98:0 /root /mounted/at rw shared:1 - ext4 /dev/sda1 rw"
+        place, _, kind = line.partition(" - ")
+        if place.split()[2] == wanted:
+            return kind.split()[0]
+    return ""
 
 
 def _forget_listing(fd: int) -> None:

@@ -294,13 +294,14 @@ class _TileProcessor:
         return self._name(tile, raw), raw
 
     def _hash_scattered(self, tile: _Tile) -> _ProcessedTile:
-        raw = _gathered(tile.data, thread_buffer("scattered tile", tile.data.nbytes))
+        raw = thread_buffer("scattered tile", tile.data.nbytes).data
+        _gather(tile.data, raw)
         found = self._name(tile, raw)
         if found.known is not None:
             return found
         if not self._encoder.leaves_raw(raw, element(tile.dtype), self._budget):
             return replace(found, is_allowed=True)
-        return replace(found, raw=LazyPart(len(raw), partial(_contiguous, tile.data)))
+        return replace(found, raw=LazyPart(len(raw), partial(_gather, tile.data)))
 
     def _name(self, tile: _Tile, raw: Buffer) -> _ProcessedTile:
         """Return a tile with its id and the chunk that holds it already."""
@@ -348,10 +349,9 @@ class _TileProcessor:
                 yield base
 
 
-def _gathered(data: NDArray[Any], memory: NDArray[np.uint8]) -> Buffer:
-    """Return the bytes of `data`, which has at least one, copied to memory of as many bytes."""
-    np.copyto(memory.view(data.dtype).reshape(data.shape), data)
-    return memory.data
+def _gather(data: NDArray[Any], into: memoryview) -> None:
+    """Copy `data`, which has at least one byte, to memory of as many bytes."""
+    np.copyto(np.frombuffer(into, data.dtype).reshape(data.shape), data)
 
 
 def _contiguous(data: NDArray[Any]) -> Buffer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.service.upload_bandwidth import BandwidthTokenBucket, ThrottledStorage
-from checkpointing.storage import Buffer, Storage
+from checkpointing.storage import Storage
 from checkpointing.storage.lazy_parts import LazyPart, LazyParts, total_size
 from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.storage.posix.posix_storage import PosixStorage
@@ -27,12 +27,12 @@ class Made:
         self.parts = LazyParts([b"head", *(LazyPart(LARGE, self._maker(n)) for n in range(3))])
         self.content = b"head" + b"".join(bytes([65 + n]) * LARGE for n in range(3))
 
-    def _maker(self, number: int) -> Callable[[], Buffer]:
-        def make() -> Buffer:
+    def _maker(self, number: int) -> Callable[[memoryview], None]:
+        def fill(into: memoryview) -> None:
             self.counts[number] += 1
-            return bytes([65 + number]) * LARGE
+            into[:] = bytes([65 + number]) * LARGE
 
-        return make
+        return fill
 
 
 def test_parts_are_made_when_asked_for() -> None:

@@ -21,13 +21,15 @@ from tests.services.power_loss import LossyDisk, PowerLossError
 
 ROOT = "/scratch/me/store"
 KEYS = ("packs/aa/1.pack", "packs/ab/2.pack", "lease")
+SCALE = 1000  # bytes that each byte of a step stands for, so that some are more than a block
 AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
 
 Step = tuple[str, str, bytes]  # operation, key, content
 
 
 def storage_on(disk: LossyDisk) -> PosixStorage:
-    return PosixStorage(ROOT, policy=AT_ONCE, syscalls=disk)
+    """A storage that writes most of the objects of `a_step` past the page cache."""
+    return PosixStorage(ROOT, policy=AT_ONCE, syscalls=disk, direct_from=SCALE + 1)
 
 
 class Ledger:
@@ -84,7 +86,8 @@ def run(disk: LossyDisk, steps: list[Step], ledger: Ledger) -> None:
 
 def a_step() -> st.SearchStrategy[Step]:
     operations = st.sampled_from(("put", "create", "replace", "delete"))
-    return st.tuples(operations, st.sampled_from(KEYS), st.binary(min_size=1, max_size=9))
+    contents = st.binary(min_size=1, max_size=9).map(lambda data: data * SCALE)
+    return st.tuples(operations, st.sampled_from(KEYS), contents)
 
 
 @settings(max_examples=times(150), deadline=None)

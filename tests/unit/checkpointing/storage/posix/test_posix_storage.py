@@ -37,13 +37,13 @@ class Faulty(Syscalls):
         if name.startswith("_") or name in ("faults", "made"):
             return real
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             self.made.append((name, arguments))
             left = self.faults.get(name, [])
             error = left.pop(0) if left else None
             if error is not None:
                 raise error
-            return real(*arguments)
+            return real(*arguments, **options)
 
         return call
 
