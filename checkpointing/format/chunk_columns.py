@@ -32,6 +32,8 @@ ROW = np.dtype(
     ]
 )
 NAMES = ROW.names or ()
+_NUMBERS = ("offset", "length", "raw_length", "codec", "checksum")
+_numbers = attrgetter(*_NUMBERS)
 _CODECS = {codec.value: codec for codec in Codec}
 
 Rows = NDArray[np.int64]  # row numbers
@@ -66,8 +68,9 @@ class ChunkColumns:
                 [-1 if c.base is None else index[c.base.place] for c in every], ROW["base"]
             ),
         }
-        for name in ("offset", "length", "raw_length", "codec", "checksum"):
-            columns[name] = np.array([getattr(chunk, name) for chunk in every], ROW[name])
+        numbers_of = list(map(_numbers, every))
+        for at, name in enumerate(_NUMBERS):
+            columns[name] = np.array([row[at] for row in numbers_of], ROW[name])
         return cls(columns, packs)
 
     def __len__(self) -> int:

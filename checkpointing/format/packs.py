@@ -9,6 +9,7 @@ n x 100   footer: one ROW per chunk, in the order of their offsets
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ ROW = np.dtype(
 )
 TRAILER = np.dtype([("checksum", "<u8"), ("rows", "<u8"), ("size", "<u8"), ("magic", "u1", 8)])
 
+_NUMBERS = ("offset", "length", "raw_length", "checksum", "codec")
+_numbers = attrgetter(*_NUMBERS)
+
 Rows = NDArray[np.void]
 
 
@@ -43,8 +47,8 @@ def footer(chunks: Sequence[Chunk]) -> bytes:
     if chunks:
         rows["id"] = _as_ids([chunk.id for chunk in chunks])
         rows["base"] = _as_ids([c.base.id if c.base else _NO_BASE for c in chunks])
-        for name in ("offset", "length", "raw_length", "checksum", "codec"):
-            rows[name] = np.array([getattr(chunk, name) for chunk in chunks], ROW[name])
+        for name, column in zip(_NUMBERS, zip(*map(_numbers, chunks), strict=True), strict=True):
+            rows[name] = np.array(column, ROW[name])
     table = rows.tobytes()
     data_end = chunks[-1].offset + chunks[-1].length if chunks else len(MAGIC)
     trailer = np.zeros(1, TRAILER)

@@ -11,7 +11,7 @@ from checkpointing.storage.lazy_parts import LazyPart, Part, part_size
 
 # bytes: what O_DIRECT asks of addresses, lengths and offsets on local disks, or more
 ALIGNMENT = max(4096, mmap.PAGESIZE)
-_WRITE = 4 << 20  # bytes that are put together and written at a time
+_WRITE = 1 << 20  # bytes that are put together and written at a time, in the processor's cache
 _KEPT = 4  # buffers that are kept for the next files
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -36,6 +36,7 @@ from checkpointing.store.write.packer import PACK_BYTES, ChunkPacker
 WINDOW = 64 << 20
 GROUP = 8 << 20  # bytes of tiles that one thread processes, and reads the bases of, at a time
 THREADS = min(4, os.cpu_count() or 1)
+_CUTS = 64  # boxes whose tiles are remembered
 AHEAD = 64  # tiles that are looked at for bases to read with the one that is asked for
 
 
@@ -75,7 +76,7 @@ class WriteOptions:
     only_if_slower: bool = False  # as of `EncodeBudget`
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Tile:
     name: str
     dtype: str
@@ -87,7 +88,7 @@ class _Tile:
         return kind_of(self.name, self.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _ProcessedTile:
     """A tile after hashing: a known chunk, or the bytes of a new one."""
 
@@ -154,6 +155,7 @@ class _Tables:
 
     def __init__(self) -> None:
         self._tables: dict[str, ItemTable] = {}
+        self._placed: dict[str, dict[Box, Chunk]] = {}  # the chunks in them, by full name
         self.raw_bytes = 0
 
     def noting(self, pieces: Iterable[TensorPiece | None]) -> Iterator[TensorPiece | None]:
@@ -164,8 +166,7 @@ class _Tables:
             yield piece
 
     def place(self, tile: _Tile, chunk: Chunk) -> None:
-        table = self._tables[item_of(tile.name)]
-        table.place(tile.name, table.tensors[tile.name], {tile.box: chunk})
+        self._placed[tile.name][tile.box] = chunk
 
     def with_values(self, values: Mapping[str, Json]) -> dict[str, ItemTable]:
         for name, value in values.items():
@@ -174,10 +175,12 @@ class _Tables:
 
     def _note(self, piece: TensorPiece) -> None:
         self.raw_bytes += piece.data.nbytes
+        if piece.name in self._placed:
+            return
+        tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
         table = self._tables.setdefault(item_of(piece.name), ItemTable())
-        if piece.name not in table.tensors:
-            tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
-            table.place(piece.name, TensorSpec(piece.dtype, piece.shape, tile), {})
+        table.describe(piece.name, TensorSpec(piece.dtype, piece.shape, tile))
+        self._placed[piece.name] = table.chunks[piece.name] = {}
 
 
 def _pack(packer: ChunkPacker, done: _ProcessedTile) -> Chunk:
@@ -195,29 +198,35 @@ def _tiles(pieces: Iterable[TensorPiece | None]) -> Iterator[_Tile | None]:
         if piece is None:
             yield None
             continue
-        kind, whole = element(piece.dtype), piece.box
+        kind = element(piece.dtype)
         bits = piece.data.view(kind.bits)
-        for box in tiles(whole, tile_shape(piece.shape, kind.itemsize)):
-            view = bits if box == whole else bits[box.relative_to(whole).slices]
-            yield _Tile(piece.name, piece.dtype, box, view)
+        for box, index in _cut(piece.box, tile_shape(piece.shape, kind.itemsize)):
+            yield _Tile(piece.name, piece.dtype, box, bits[index])
 
 
-def _groups(tiles: Iterable[_Tile | None]) -> Iterator[list[_Tile]]:
-    """Yield tiles in groups for one thread; an empty group where there are no more at the moment,
-    and at the end."""
+@lru_cache(_CUTS)
+def _cut(whole: Box, tile: Shape) -> Sequence[tuple[Box, tuple[Any, ...]]]:
+    """Return the tiles of a box, each with its index in an array of the box. The tensors of all
+    layers, and their moments in an optimizer, are cut alike, in every save."""
+    return [(box, box.relative_to(whole).slices) for box in tiles(whole, tile)]
+
+
+def _groups(tiles: Iterable[_Tile | None]) -> Iterator[tuple[list[_Tile], int]]:
+    """Yield tiles in groups for one thread, each with its bytes; an empty group where there are no
+    more at the moment, and at the end."""
     group: list[_Tile] = []
     size = 0
     for tile in tiles:
         if group and (tile is None or size + tile.data.nbytes > GROUP):
-            yield group
+            yield group, size
             group, size = [], 0
         if tile is None:
-            yield []
+            yield [], 0
         else:
             group.append(tile)
             size += tile.data.nbytes
-    yield group
-    yield []
+    yield group, size
+    yield [], 0
 
 
 def _in_order(
@@ -228,18 +237,14 @@ def _in_order(
     waiting: deque[tuple[int, Future[list[_ProcessedTile]]]] = deque()
     in_flight = 0
     with ThreadPoolExecutor(options.threads, "encode") as pool:
-        for group in _groups(_tiles(pieces)):
-            while waiting and (not group or in_flight + _bytes(group) > options.window):
-                size, job = waiting.popleft()
+        for group, size in _groups(_tiles(pieces)):
+            while waiting and (not group or in_flight + size > options.window):
+                done, job = waiting.popleft()
                 yield from job.result()
-                in_flight -= size
+                in_flight -= done
             if group:
-                in_flight += _bytes(group)
-                waiting.append((_bytes(group), pool.submit(processor.do, group)))
-
-
-def _bytes(tiles: Iterable[_Tile]) -> int:
-    return sum(tile.data.nbytes for tile in tiles)
+                in_flight += size
+                waiting.append((size, pool.submit(processor.do, group)))
 
 
 class _TileProcessor:
@@ -277,7 +282,8 @@ class _TileProcessor:
                 done.append(one)
                 continue
             rest.popleft()
-            done.append(replace(one, encoded=self._encode(one, raw, bases)))
+            one.encoded = self._encode(one, raw, bases)
+            done.append(one)
         return done
 
     def _hash(self, tile: _Tile, *, expects_raw: bool) -> tuple[_ProcessedTile, Buffer | None]:
@@ -299,9 +305,11 @@ class _TileProcessor:
         found = self._name(tile, raw)
         if found.known is not None:
             return found
-        if not self._encoder.leaves_raw(raw, element(tile.dtype), self._budget):
-            return replace(found, is_allowed=True)
-        return replace(found, raw=LazyPart(len(raw), partial(_gather, tile.data)))
+        if self._encoder.leaves_raw(raw, element(tile.dtype), self._budget):
+            found.raw = LazyPart(len(raw), partial(_gather, tile.data))
+        else:
+            found.is_allowed = True
+        return found
 
     def _name(self, tile: _Tile, raw: Buffer) -> _ProcessedTile:
         """Return a tile with its id and the chunk that holds it already."""
