@@ -46,8 +46,11 @@ def may_encode(raw: int, ahead: EncodeOutlook) -> bool:
     than they are encoded at: encoding is the slower half of the save then. While these rates are
     unknown, that does not count.
     """
-    if is_store_faster(ahead):
-        return False
+    return not is_store_faster(ahead) and _is_in_time(raw, ahead)
+
+
+def _is_in_time(raw: int, ahead: EncodeOutlook) -> bool:
+    """Whether a chunk may be encoded as far as the deadline goes."""
     if ahead.seconds_left is None:
         return True
     if not ahead.encode_rate or not ahead.write_rate:
@@ -97,15 +100,19 @@ class EncodeBudget:
     ) -> EncodeBudget:
         """Returns a budget for the next save that knows the rates of this one."""
         budget = EncodeBudget(raw_left, workers=self._workers, deadline=deadline, clock=self._clock)
-        budget._ahead = replace(self.outlook(), raw_left=raw_left, only_if_slower=only_if_slower)
+        with self._lock:
+            ahead = self._ahead
+        budget._ahead = replace(ahead, raw_left=raw_left, only_if_slower=only_if_slower)
         budget._not_encoded = self._not_encoded
         return budget
 
     def outlook(self) -> EncodeOutlook:
         """Returns the present outlook."""
-        left = None if self._deadline is None else self._deadline - self._clock()
         with self._lock:
-            return replace(self._ahead, seconds_left=left)
+            ahead = self._ahead
+        if self._deadline is None:
+            return ahead
+        return replace(ahead, seconds_left=self._deadline - self._clock())
 
     def hurry(self, deadline: float) -> None:
         """Set the deadline once it is known."""
@@ -114,9 +121,9 @@ class EncodeBudget:
     def allows(self, raw: int) -> bool:
         """Whether a chunk of `raw` bytes may be encoded, or is to be, as a probe."""
         ahead = self.outlook()
-        if may_encode(raw, ahead):
-            return True
-        return may_encode(raw, replace(ahead, only_if_slower=False)) and self._is_probe()
+        if not _is_in_time(raw, ahead):
+            return False
+        return not is_store_faster(ahead) or self._is_probe()
 
     def encoded(self, raw: int, stored: int, seconds: float) -> None:
         """Record that a chunk was encoded, in so many seconds of one thread."""
