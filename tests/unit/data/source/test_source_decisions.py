@@ -101,7 +101,7 @@ class TestRetries:
         assert str(status) in str(error)
 
     def test_a_server_that_never_says_the_length_is_not_asked_again(self) -> None:
-        error = judge("Content-Length Header missing from response", "GenericError")
+        error = classify_error("Content-Length Header missing from response", "GenericError")
         assert isinstance(error, PermanentSourceError)
 
     def test_no_query_is_shown_of_an_answer(self) -> None:
