@@ -71,8 +71,8 @@ def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
 
 def _identity(shard: str) -> str:
     """Return what is the same for all names of a shard: links, and URLs that sign the request."""
-    if shard_access.is_url(shard):
-        return Address.parse(shard).identity
+    if shard_access.is_url(shard):  # of a million, few have a query
+        return Address.parse(shard).identity if split_query(shard)[1] else shard
     return str(Path(shard).resolve())
 
 
