@@ -126,7 +126,8 @@ class IndexingError(DataError):
 
     def __str__(self) -> str:
         lines = [f"{len(self.errors)} of {self.total} shards cannot be indexed:"]
-        lines += [f"  {error}" for error in self.errors[: self.MOST]]
+        for error in self.errors[: self.MOST]:
+            lines.append(f"  {error.headline if isinstance(error, FetchError) else error}")
         if len(self.errors) > self.MOST:
             lines.append(f"  and {len(self.errors) - self.MOST} more")
         lines.append(

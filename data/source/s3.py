@@ -1,5 +1,6 @@
 """Shards at s3:// URLs."""
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -67,8 +68,11 @@ def _split(url: str) -> tuple[str, str]:
 
 def parse_options(given: Mapping[str, Any]) -> S3AccessOptions:
     """Raises DataError for an unknown option, or a value that cannot be used; shows no value."""
-    if given.keys() - S3AccessOptions.names():
-        raise DataError(f"options of s3: unknown one among {sorted(given)}")
+    if unknown := sorted(given.keys() - S3AccessOptions.names()):
+        near = difflib.get_close_matches(unknown[0], S3AccessOptions.names(), n=1)
+        known = ", ".join(sorted(S3AccessOptions.names()))
+        hint = f"did you mean {near[0]}?" if near else f"they are {known}"
+        raise DataError(f"options of s3: unknown one among {sorted(given)}: {unknown[0]}; {hint}")
     try:
         return S3AccessOptions.parse(given)
     except StoreError as error:

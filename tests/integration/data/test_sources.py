@@ -243,6 +243,8 @@ def test_options_that_nothing_knows() -> None:
     with pytest.raises(DataError, match="options of s3: unknown one among") as caught:
         Sources({"s3": {"sekret": "abc"}})
     assert "abc" not in str(caught.value)
+    with pytest.raises(DataError, match=r"endpoit; did you mean endpoint\?"):
+        Sources({"s3": {"endpoit": "abc"}})
 
 
 def test_s3(faulty_s3: FaultyS3) -> None:

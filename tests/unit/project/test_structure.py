@@ -27,7 +27,7 @@ NODE = RECORDS | {"hpckit.exporter", "hpckit.report"}
 LIBRARIES = {"checkpointing", "data"}
 FACES = {"hpckit", *LIBRARIES}
 MAY_IMPORT = {
-    "launch": {"hpckit.submit"},
+    "launch": {"hpckit.submit", "hpckit.distribution"},
     "hpckit": {
         *("hpckit.config", "hpckit.trainer", "hpckit.version", "hpckit.earlier_names"),
         "hpckit.distribution",
