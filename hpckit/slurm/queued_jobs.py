@@ -79,12 +79,15 @@ def unfinished(run: RunDir) -> list[str]:
 
 def waiting_for(run: RunDir, former: str) -> list[tuple[str, str]]:
     """Returns the number of each waiting job of the run that does not start before the end of job
-    `former`, with its other dependencies as `scontrol update` takes them.
+    `former`, with its other dependencies as `scontrol update` takes them. Returns none if that job
+    is not ending.
 
     Raises:
         QueueError: Slurm does not answer; has its message.
     """
     jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), queue())
+    if any(job.number == former and not (job.is_over or job.state == _ENDING) for job in jobs):
+        return []
     found = [(job.number, others_than(job.dependency, former)) for job in jobs if job.is_waiting]
     return [(number, others) for number, others in found if others is not None]
 

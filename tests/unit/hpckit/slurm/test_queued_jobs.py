@@ -65,20 +65,26 @@ def test_a_dependency_without_that_on_the_former_job(dependency: str, others: st
     assert others_than(dependency, "7") == others
 
 
-def test_only_jobs_of_the_run_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("state", "found"), [("COMPLETING", [("8", "")]), ("CANCELLED", [("8", "")]), ("RUNNING", [])]
+)
+def test_only_jobs_of_the_run_are_let_go_once_the_former_one_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, found: list[tuple[str, str]]
+) -> None:
     run = RunDir(tmp_path / "t-1a2b3c4d")
     run.path.mkdir()
     with EventLog(run.events) as events:
+        events.emit_kind("successor_queued", job="7")
         events.emit_kind("successor_queued", job="8")
     after = "afterany:7(unfulfilled)"
     stand_in(
         tmp_path,
-        fields("7", "t-1a2b3c4d", "COMPLETING", comment=str(run.path)),
+        fields("7", "t-1a2b3c4d", state),
         fields("8", "t-1a2b3c4d", dependency=after),
         fields("9", "plots", dependency=after, command="/home/me/plots.sh"),
     )
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert waiting_for(run, "7") == [("8", "")]
+    assert waiting_for(run, "7") == found
 
 
 def test_what_to_do_is_told() -> None:
