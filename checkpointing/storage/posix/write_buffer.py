@@ -26,7 +26,7 @@ class WriteBuffer:
         """Yield the parts, end to end, in blocks that start at a multiple of `ALIGNMENT`, in memory
         as in the file. All but the last one have a multiple of it as their length. The next block
         takes the memory of the one before."""
-        self._reserve(parts)
+        self._reserve(_largest(parts))
         filled = 0
         for part in parts:
             for piece in _pieces(part):
@@ -49,7 +49,8 @@ class WriteBuffer:
         """Yield the parts that are not empty in lists of about the same size. A part that is not
         made yet is made in this memory, which the next list uses again; the others stay where they
         are."""
-        self._reserve(parts)
+        if lazy := _largest(parts):
+            self._reserve(lazy)
         views: list[memoryview] = []
         size = filled = 0
         for part in parts:
@@ -69,10 +70,9 @@ class WriteBuffer:
         if views:
             yield views
 
-    def _reserve(self, parts: Sequence[Part]) -> None:
-        """Have memory for less than a whole block, and one more part."""
-        largest = max((p.nbytes for p in parts if isinstance(p, LazyPart)), default=0)
-        size = _WRITE + max(largest, _WRITE)
+    def _reserve(self, part: int) -> None:
+        """Have memory for less than a whole block, and a part of so many bytes."""
+        size = _WRITE + max(part, _WRITE)
         if len(self._memory) < size:
             self._memory = memoryview(mmap.mmap(-1, size, flags=_PRIVATE))
 
@@ -95,6 +95,11 @@ class WriteBufferPool:
             with self._lock:
                 if len(self._free) < _KEPT:
                     self._free.append(buffer)
+
+
+def _largest(parts: Sequence[Part]) -> int:
+    """Return the bytes of the largest part that is not made yet."""
+    return max((part.nbytes for part in parts if isinstance(part, LazyPart)), default=0)
 
 
 def _pieces(part: Part) -> Iterator[Part]:
