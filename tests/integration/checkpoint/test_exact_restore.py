@@ -294,13 +294,14 @@ def test_damage_is_passed_over_and_reaches_no_state(tmp_path: Path, *, is_fresh:
         save_one(tmp_path, step, {"model": model, "tied": [model.weight.detach(), torch.ones(2)]})
     damage_newest(tmp_path)
     found = nn.Linear(64, 64)
-    state = {"model": found, "tied": [found.weight.detach(), torch.zeros(2)]}
+    tied = [found.weight.detach(), torch.zeros(2)]
+    state = {"model": found, "tied": tied}
     version = found.weight._version
     with closing(Checkpointer(tmp_path, run="r")) as ckpt:
         assert ckpt.restore(state, is_fresh=is_fresh) == 1
     assert (found.weight == 1).all()
     assert (found.bias == -1).all()
-    assert (state["tied"][1] == 1).all()
+    assert (tied[1] == 1).all()
     assert found.weight._version > version
     for pack in packs_of(tmp_path, committed_in(tmp_path)[0]):
         flip_byte(pack, len(b"HPKPACK1"))
