@@ -142,7 +142,7 @@ def test_a_damaged_pack_is_named(tmp_path: Path) -> None:
 
 
 def test_bad_sources_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not a folder"):
+    with pytest.raises(DataError, match="does not exist"):
         pack_folder(tmp_path / "missing", tmp_path / "out")
     source = fill(tmp_path / "src", {"README": b""})
     with pytest.raises(DataError, match=r"nothing to pack.*no extension"):
