@@ -37,7 +37,7 @@ POLICY = StorageRetryPolicy(longest_s=5.0, most_tries=5)
 # read, and reads ahead in pages instead of large blocks of them.
 _READ_AT_ONCE = 1 << 20
 DIRECT_FROM = 4 << 20
-# File systems of local disks, on which writing past the page cache takes less processor time. NFS
+# File systems of local disks, on which that takes less processor time, as measured on ext4. NFS
 # would make its server write each block to its disk before the next one is sent.
 DIRECT_ON = ("ext4", "xfs")
 _NO_DIRECT = (errno.EINVAL, errno.ENOTSUP)  # of a file system that cannot write past the page cache
