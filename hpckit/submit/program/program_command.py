@@ -35,7 +35,18 @@ _LAUNCHERS = {
     "sbatch": "hpckit calls sbatch itself: give the program alone, and cluster=slurm",
     "mpirun": "hpckit starts the processes itself: give the program alone, and launch.nodes, "
     "launch.nproc_per_node",
+    "composer": "the composer launcher only starts processes, which hpckit does: give the script "
+    "as `-- python train.py` and the number of processes as launch.nproc_per_node=N",
+    "fabric": "`fabric run` only starts processes, which hpckit does: give the script as "
+    "`-- python train.py` and the number of processes as launch.nproc_per_node=N",
 }
+_LAUNCHERS["mpiexec"] = _LAUNCHERS["mpirun"]
+_LAUNCHER_MODULES = {
+    "accelerate.commands.launch": "accelerate",
+    "composer.cli.launcher": "composer",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Modules that `python -m` runs, and the launcher that each is."""
 _RENDEZVOUS = {
     *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"),
     *("master-port", "local-addr", "log-dir", "redirects", "tee", "monitor-interval", "role"),
@@ -107,9 +118,11 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         shown, what = shlex.join(words), "module" if words[1:] == ["-m"] else "script"
         given = "-m mine.train" if what == "module" else "train.py"
         raise SpecError([f"-- {shown}: no {what} follows; write `-- {words[0]} {given}`"])
+    module, rest = _module_of(words)
     name = PurePath(words[0]).name
-    if name in _LAUNCHERS:
-        raise SpecError([f"-- {words[0]}: {_LAUNCHERS[name]}"])
+    launcher = name if module is None else _LAUNCHER_MODULES.get(module, "")
+    if launcher in _LAUNCHERS:
+        raise SpecError([f"-- {words[0] if module is None else module}: {_LAUNCHERS[launcher]}"])
     if re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
         raise SpecError(
             [
@@ -119,14 +132,19 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         )
     if name == "torchrun":
         return _parse_torchrun(words[1:])
-    if (
-        is_python(PurePath(words[0]).name)
-        and words[1:2] == ["-m"]
-        and words[2:3]
-        and words[2] in _RUN_MODULES
-    ):
-        return _parse_torchrun(words[3:])
+    if module in _RUN_MODULES:
+        return _parse_torchrun(rest)
     return ProgramCommand(tuple(words))
+
+
+def _module_of(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Returns the module that `python [-u] -m MODULE` runs, or None, and the words after it."""
+    if not is_python(PurePath(words[0]).name):
+        return None, ()
+    at = 2 if words[1:2] == ["-u"] else 1
+    if words[at : at + 1] != ["-m"] or len(words) < at + 2:
+        return None, ()
+    return words[at + 1], words[at + 2 :]
 
 
 def left_out_note(words: Sequence[str]) -> str | None:

@@ -77,6 +77,12 @@ def test_options_that_hpckit_sets_itself_are_named() -> None:
     [
         ("--", "--: no program follows"),
         ("-- accelerate launch train.py", "-- accelerate: `accelerate launch` only starts"),
+        (
+            "-- python -u -m accelerate.commands.launch train.py",
+            "-- accelerate.commands.launch: `accelerate launch` only starts",
+        ),
+        ("-- mpiexec -n 2 python train.py", "-- mpiexec: hpckit starts the processes itself"),
+        ("-- python -u -m torch.distributed.run", "-- torchrun: no script follows"),
         ("-- srun python train.py", "-- srun: hpckit calls srun itself"),
         ("-- A=1 python train.py", "-- A=1: is an assignment"),
         ("-- torchrun", "-- torchrun: no script follows"),
