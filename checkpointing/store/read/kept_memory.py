@@ -29,16 +29,18 @@ class KeptMemory:
         start = -np.frombuffer(held, np.uint8).__array_interface__["data"][0] % HUGE
         self._view, self._taken = memoryview(held)[start:], 0
 
-    def take(self, size: int, in_page: int = 0) -> memoryview:
+    def take(self, size: int, in_page: int | None = None) -> memoryview:
         """Returns memory with undefined content.
 
         Args:
-            in_page: the place in a page at which it begins.
+            in_page: the place in a page at which it begins. None: right after what was taken last.
 
         Raises:
             ValueError: there is not so much left.
         """
-        at = self._taken + (in_page - self._taken) % PAGE
+        at = self._taken
+        if in_page is not None:
+            at += (in_page - at) % PAGE
         self._taken = at + size
         if self._taken > len(self._view):
             raise ValueError(f"there are no {size} bytes left of {len(self._view)}")

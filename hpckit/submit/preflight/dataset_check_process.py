@@ -71,8 +71,8 @@ def begin_dataset_check(
 
     Args:
         arguments: the words of the command line.
-        composition: what composes the config. Unless that is there already, there is a process that
-            composes it, and one more would take processors from both.
+        composition: what composes the config. While another process composes it, a third one would
+            take processors from both.
     """
     own, program = split(arguments)
     is_useful = program is None and _CHECKS_NOTHING.isdisjoint(own)

@@ -276,10 +276,9 @@ def test_stores_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="an S3 URL is s3://bucket/folder"):
         Checkpointer("s3://", run="r")
     (tmp_path / "file").touch()
-    with pytest.raises(
-        StoreError, match=f"cannot keep checkpoints in {tmp_path}/file/store: rank 0"
-    ):
-        Checkpointer(tmp_path / "file" / "store", run="r")
+    place = tmp_path / "file" / "store"
+    with pytest.raises(StoreError, match=f"cannot keep checkpoints in {place}: create .*Not a dir"):
+        Checkpointer(place, run="r")
     with pytest.raises(ValueError, match="run name"):
         Checkpointer(tmp_path, run="../other")
 

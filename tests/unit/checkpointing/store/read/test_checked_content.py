@@ -41,20 +41,24 @@ def _arrays() -> Arrays:
     }
 
 
-@pytest.fixture(params=[RAW, ENCODED], ids=["raw", "encoded"])
-def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    store = Store.open(tmp_path, create=True)
-    with closing(store), Session(store, "r") as session:
+def _save(store: Store, arrays: Arrays, encoder: ChunkEncoder) -> None:
+    with Session(store, "r") as session:
         save = session.begin(1)
         pieces = [
             TensorPiece(name, "float32", array.shape, (0,) * array.ndim, array)
-            for name, array in _arrays().items()
+            for name, array in arrays.items()
         ]
-        options = WriteOptions(threads=1, encoder=request.param)
+        options = WriteOptions(threads=1, encoder=encoder)
         written = write(store, save, pieces, {}, RunChunkIndex(store, "r").index(), options)
         write_part(store, ManifestHeader(save, 1.0, 1), 0, written)
         commit(store, save, 1, check=session.check)
         session.end(save.manifest())
+
+
+@pytest.fixture(params=[RAW, ENCODED], ids=["raw", "encoded"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with closing(Store.open(tmp_path, create=True)) as store:
+        _save(store, _arrays(), request.param)
     return tmp_path
 
 
@@ -114,6 +118,27 @@ def test_kept_memory_begins_at_its_place_in_a_page() -> None:
     assert starts == sorted(starts)
     with pytest.raises(ValueError, match="left"):
         memory.take(3 << 20)
+
+
+def test_kept_memory_without_a_place_follows_what_was_taken() -> None:
+    memory = KeptMemory(1)  # which is rounded up to a huge page
+    starts = [np.frombuffer(memory.take(size), np.uint8).ctypes.data for size in (64, 640, 64)]
+    assert [start - starts[0] for start in starts] == [0, 64, 704]
+
+
+@pytest.mark.parametrize("kind", ["alternating", "unaligned"])
+def test_encoded_chunks_of_many_sizes_wait_in_memory_of_their_size(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each takes up whole lines of the cache, and not whole pages, of what was counted for it."""
+    rows = [1000 + 100 * i for i in range(40)] if kind == "unaligned" else [8192, 64] * 20
+    arrays = {f"m/{i}": np.arange(n, dtype=np.float32) // 7 for i, n in enumerate(rows)}
+    with closing(Store.open(tmp_path, create=True)) as store:
+        _save(store, arrays, ENCODED)
+        into = {name: np.zeros_like(array) for name, array in arrays.items()}
+        content = _opened(store).read_checked(_reads(into, lambda name: True))
+        content.deliver()
+    assert all(np.array_equal(into[name], array) for name, array in arrays.items())
 
 
 @pytest.mark.parametrize(
