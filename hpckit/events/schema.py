@@ -82,6 +82,9 @@ class DegradedSubject(StrEnum):
     """Workers are started as new processes, as they cannot be forked."""
     ENVIRONMENT = "environment"
     """The program sets variables that torch has read before."""
+    WRITTEN_CODE = "written_code"
+    """The program wrote files into the copy of its code, where later submissions do not find
+    them."""
     DEVICES = "devices"
     """The run does not have the devices that it was meant to have."""
     CHECKPOINT_SERVICE = "checkpoint_service"

@@ -13,12 +13,13 @@ import logging
 import os
 import runpy
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -95,12 +96,46 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
     )
     number = signal.Signals[command.stop_signal]
     python = python_program(command.arguments)
+    if at.generation > 1 or env.attempt > 0:
+        _report_written_files(code.snapshot, env)
     with _observed(command, hang, env):
         if python is None:
             _run_child(command.arguments, heartbeats, number)
         else:
             _run_python(python, code, heartbeats, number)
+    _report_written_files(code.snapshot, env)
     _report_end(heartbeats)
+
+
+def _report_written_files(snapshot: Path, env: WorkerEnvironment) -> None:
+    """Reports on rank 0 what the program has written into the copy of its code, where a module has
+    its `__file__`: a later submission of the run has another copy."""
+    if env.rank != 0 or not (written := _written_files(snapshot)):
+        return
+    others = f" and {len(written) - 1} more" if len(written) > 1 else ""
+    what = (
+        f"the program wrote {written[0]}{others} into the copy of its code, {snapshot}, where a "
+        "later submission does not find it: write to a path that is relative to the working "
+        "directory, and not to the __file__ of a module"
+    )
+    log.warning(what)
+    at = env.at
+    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+        events.emit(Degraded(subject=DegradedSubject.WRITTEN_CODE, what=what))
+
+
+def _written_files(snapshot: Path) -> list[str]:
+    """Returns the files of a code snapshot that are no copies, relative to it. Copies are
+    read-only."""
+    found = []
+    for folder, folders, files in os.walk(snapshot):
+        folders[:] = [one for one in folders if one != "__pycache__"]
+        for path in (Path(folder, name) for name in files):
+            with suppress(OSError):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) and mode & stat.S_IWUSR:
+                    found.append(str(path.relative_to(snapshot)))
+    return sorted(found)
 
 
 def _event_variables(env: WorkerEnvironment) -> dict[str, str]:
@@ -190,6 +225,17 @@ class CodePaths:
                 return copy if copy.exists() else whole
         return whole
 
+    def uncopied(self, path: object) -> Path | None:
+        """Returns the file or folder of the project that a path into the copy stands for, if it was
+        not copied; else None."""
+        if not isinstance(path, str | os.PathLike):
+            return None
+        missing = Path(os.path.normpath(self.cwd / path))
+        if not missing.is_relative_to(self.snapshot) or missing.exists():
+            return None
+        place = self.project / missing.relative_to(self.snapshot)
+        return place if place.exists() else None
+
 
 def _run_python(
     program: PythonProgram, code: CodePaths, heartbeats: HeartbeatWriter, number: signal.Signals
@@ -226,6 +272,13 @@ def _run_python(
         _left_by_program.append(end)
         if heartbeats.request() is WorkerRequest.NONE:
             raise
+    except FileNotFoundError as error:
+        if (place := code.uncopied(error.filename)) is not None:
+            error.add_note(
+                f"{place} is not in the copy of the code, in which the program runs: give a path "
+                "that is relative to the working directory, and not to __file__"
+            )
+        raise
 
 
 def _run_script(path: Path) -> None:

@@ -178,7 +178,7 @@ def _report_failure(
     record = {
         "rank": env.rank,
         "type": type(error).__name__,
-        "message": str(error),
+        "message": ": ".join([str(error), *getattr(error, "__notes__", ())]),
         "traceback": "".join(traceback.format_exception(error)),
         "time": time.time(),
         "memory": (memory := memory_of(error)),

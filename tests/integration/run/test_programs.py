@@ -73,9 +73,12 @@ def test_a_script_finds_what_it_finds_below_torchrun(tmp_path: Path) -> None:
     (project / "tools").mkdir()
     (project / "tools" / "helper.py").write_text("import beside\n")
     (project / "tools" / "beside.py").write_text("print('found')\n")
+    (project / "tools" / "__init__.py").touch()
     with started(project, launch_line(*ON_CPUS, "--", "python", "train.py"), cwd=project) as it:
         status, output = it.finish()
     assert status == 0, output
+    (written,) = [e["what"] for e in it.events() if e.get("subject") == "written_code"]
+    assert written.startswith("the program wrote tools/left.txt into the copy of its code")
     found = [read_json(project / f"found-{rank}.json") for rank in range(2)]
     for one, other in zip(found[0].pop("random"), found[1].pop("random"), strict=True):
         assert one != other, "ranks draw different numbers"

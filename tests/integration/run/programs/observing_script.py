@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import multiprocessing
@@ -31,4 +32,6 @@ found = {
     "random": [random.random(), torch.rand(1).item(), torch.initial_seed()],
 }
 multiprocessing.set_start_method("spawn")
+module = importlib.import_module("tools.beside")
+Path(str(module.__file__)).with_name("left.txt").write_text("by a module")
 Path(f"found-{rank}.json").write_text(json.dumps(found))

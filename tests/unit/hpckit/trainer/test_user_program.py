@@ -209,3 +209,16 @@ def test_files_without_a_copy_are_those_of_the_project(tmp_path: Path) -> None:
     assert paths.in_snapshot(Path("a.py")) == code / "sub" / "a.py"
     assert paths.in_snapshot(Path("big.py")) == project / "sub" / "big.py"
     assert paths.in_snapshot(Path("/usr/x.py")) == Path("/usr/x.py")
+
+
+def test_data_that_was_not_copied_is_named(tmp_path: Path) -> None:
+    project, code = tmp_path / "p", tmp_path / "c"
+    (project / "data").mkdir(parents=True)
+    code.mkdir()
+    (code / "a.py").touch()
+    (project / "data" / "x.bin").touch()
+    paths = CodePaths(project, code, project)
+    assert paths.uncopied(str(code / "data" / "x.bin")) == project / "data" / "x.bin"
+    assert paths.uncopied(code / "data") == project / "data"
+    for other in (code / "a.py", code / "nowhere", project / "nowhere", "nowhere", 3, None, b"x"):
+        assert paths.uncopied(other) is None
