@@ -8,15 +8,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # until there is a r
 gc.disable()  # what is imported and composed stays: to look for cycles in it is a tenth of the time
 
 from hpckit.submit.composition.composition_process import begin_composition  # noqa: E402
-from hpckit.submit.preflight.dataset_check_process import begin_dataset_check  # noqa: E402
 
 if __name__ == "__main__":
     try:
         composition = begin_composition(sys.argv[1:])
-        data_process = begin_dataset_check(sys.argv[1:], composition)
-        from hpckit.submit.launch_command import run_as_program  # while other processes work
+        from hpckit.submit.launch_command import run_as_program  # while the config is composed
 
-        run_as_program(composition, data_process)
+        run_as_program(composition)
     except KeyboardInterrupt:  # during the imports
         sys.exit(128 + signal.SIGINT)
     except ModuleNotFoundError as error:

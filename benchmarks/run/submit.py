@@ -6,10 +6,9 @@ It starts a Slurm of two nodes on this machine (`slurm.devcluster`) that holds a
 runs. The arms, each a new Python process, alternate: `launch.py --dry-run`; `launch.py` in a root
 without runs (`first submit`), and again for a run whose job is gone (`submit`), which shares the
 files of its code copy that are older than five minutes; and `sbatch` of the script that the dry run
-prints. Their words are the same in every round, so that the config is composed once and kept; of
-"new words" no composition is kept. With --other, `launch.py` of another checkout is measured as
-well. Between two measurements, jobs are cancelled and new directories removed. A submit minus
-`sbatch` is what hpckit adds: config, checks, a copy of the code, submitit.
+prints. With --other, `launch.py` of another checkout is measured as well. Between two measurements,
+jobs are cancelled and new directories removed. A submit minus `sbatch` is what hpckit adds: config,
+checks, a copy of the code, submitit.
 """
 
 from __future__ import annotations
@@ -47,30 +46,23 @@ class SubmitSite:
     folder: Path
     checkout: Path
 
-    def launch(self, root: str, *flags: str, has_new_words: bool = False) -> str:
+    def launch(self, root: str, *flags: str) -> str:
         """Returns the output of `launch.py`.
 
         Args:
             root: below the folder, of this checkout's own.
-            has_new_words: whether no composition is kept of its words.
         """
         places = (f"root={self.runs(root)}", f"data.shards={self.folder / 'shards'}")
         words = [sys.executable, str(self.checkout / "launch.py"), *_RUN]
-        cache = self.new_cache if has_new_words else self.runs("cache")
-        return self.call([*words, *places, *flags], XDG_CACHE_HOME=str(cache))
-
-    @property
-    def new_cache(self) -> Path:
-        """The cache folder of commands with new words, which `SubmitArm` removes."""
-        return self.runs("new cache")
+        return self.call([*words, *places, *flags])
 
     def runs(self, root: str) -> Path:
         return self.folder / self.checkout.name / root
 
-    def call(self, words: list[str], **variables: str) -> str:
+    def call(self, words: list[str]) -> str:
         done = subprocess.run(
             words,
-            env=self.cluster.env | variables,
+            env=self.cluster.env,
             cwd=self.checkout,
             check=True,
             capture_output=True,
@@ -99,26 +91,18 @@ class SubmitArm:
         user_s = after.children_user - before.children_user
         self.processor_s.append(user_s + after.children_system - before.children_system)
         self.site.cancel()
-        for left in (self.site.runs("new"), self.site.new_cache):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self.site.runs("new"), ignore_errors=True)
         return took_s
 
 
 def arms_of(site: SubmitSite, prefix: str = "") -> dict[str, SubmitArm]:
     """Returns the arms of one checkout, after submitting the run that they submit again."""
     site.launch("kept")
-    site.launch("new", "--dry-run")
     site.cancel()
     return {
         f"{prefix}dry run": SubmitArm(site, lambda: site.launch("new", "--dry-run")),
         f"{prefix}first submit": SubmitArm(site, lambda: site.launch("new")),
         f"{prefix}submit": SubmitArm(site, lambda: site.launch("kept")),
-        f"{prefix}dry run, new words": SubmitArm(
-            site, lambda: site.launch("new", "--dry-run", has_new_words=True)
-        ),
-        f"{prefix}submit, new words": SubmitArm(
-            site, lambda: site.launch("kept", has_new_words=True)
-        ),
     }
 
 

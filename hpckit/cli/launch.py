@@ -27,10 +27,8 @@ def launch(ctx: typer.Context) -> None:
     hpckit launch --help prints its manual.
     """
     from hpckit.submit.composition.composition_process import begin_composition
-    from hpckit.submit.preflight.dataset_check_process import begin_dataset_check
 
     composition = begin_composition(ctx.args)
-    data_process = begin_dataset_check(ctx.args, composition)
-    from hpckit.submit.launch_command import main  # while other processes work
+    from hpckit.submit.launch_command import main  # while the config is composed
 
-    raise typer.Exit(main(ctx.args, composition, data_process))
+    raise typer.Exit(main(ctx.args, composition))

@@ -30,11 +30,11 @@ from hpckit.submit.exclusion.suspect_exclusion import exclude_suspects
 from hpckit.text.quantities import count
 
 if TYPE_CHECKING:
-    from hpckit.submit.preflight.dataset_checks import DatasetSize
+    from data import Dataset
 
 
 def describe_submission(
-    spec: RunSpec, run: RunDir, dataset: DatasetSize | None, earlier: int, code: str | None = None
+    spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int, code: str | None = None
 ) -> str:
     """Returns a summary of the run, followed by the batch script or, on this machine, by the
     command that each node of its first generation would run.
@@ -58,9 +58,7 @@ def describe_submission(
     return "\n".join([*about, f"# start       {start}", "", text])
 
 
-def _summary(
-    spec: RunSpec, run: RunDir, dataset: DatasetSize | None, earlier: int
-) -> Iterator[str]:
+def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
     yield f"# run         {run.name}"
     so_far = f"  ({count(earlier, 'submission')} so far)" if earlier else ""
     yield f"# directory   {run.path}{so_far}"
@@ -80,7 +78,7 @@ def _summary(
     elif dataset is None:
         yield f"# data        to be packed into {spec.data.shards}"
     else:
-        yield f"# data        {dataset.samples:,} samples in {dataset.shards} shards"
+        yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
     yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
     if spec.entry == IMAGES and isinstance(spec.model, ImageSpec):
         yield f"# model       {_image_model_line(spec.model)}"
@@ -156,10 +154,10 @@ def _when(spec: CheckpointSpec) -> str:
     return "at the end only"
 
 
-def _epochs(spec: RunSpec, dataset: DatasetSize | None) -> str:
+def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
     if dataset is None:
         return ""
-    return f"  ({samples_before(spec, last_step(spec)) / dataset.samples:.2f} epochs)"
+    return f"  ({samples_before(spec, last_step(spec)) / len(dataset):.2f} epochs)"
 
 
 def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:

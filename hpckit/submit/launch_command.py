@@ -24,8 +24,7 @@ from hpckit.system.process_end import end_process
 from hpckit.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from hpckit.submit.composition.composed_values import Composition
-    from hpckit.submit.preflight.dataset_check_process import DatasetCheckProcess
+    from hpckit.submit.composition.composition_process import CompositionProcess
     from hpckit.submit.preparation import SubmissionRequest
 
 
@@ -53,29 +52,22 @@ FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cf
 FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 
 
-def run_as_program(
-    composition: Composition | None, data_process: DatasetCheckProcess | None
-) -> NoReturn:
+def run_as_program(composition: CompositionProcess | None) -> NoReturn:
     """Runs `launch.py` with the arguments of this process, and ends the process.
 
     Args:
-        composition, data_process: as of `main`.
+        composition: as of `main`.
     """
     with checked_output():
-        status = main(composition=composition, data_process=data_process)
+        status = main(composition=composition)
     end_process(status)
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    composition: Composition | None = None,
-    data_process: DatasetCheckProcess | None = None,
-) -> int:
+def main(argv: Sequence[str] | None = None, composition: CompositionProcess | None = None) -> int:
     """Runs `launch.py` with `argv` and returns its exit status.
 
     Args:
-        composition: has the composed config of `argv`. None: it is composed here.
-        data_process: checks the dataset. None: it is checked here.
+        composition: composes the config of `argv`. None: it is composed here.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own, _ = split(arguments)
@@ -83,7 +75,7 @@ def main(
         return _print_help(own)
     try:
         with early_signals():
-            return run_command(parse_arguments(arguments), composition, data_process)
+            return run_command(parse_arguments(arguments), composition)
     except SpecError as error:
         return refuse(error.violations)
     except BrokenPipeError:  # the reader of the output has ended
@@ -121,15 +113,11 @@ def _unknown(flag: str) -> str:
     return f"{flag}: unknown option; {hint}see {program()} --help"
 
 
-def run_command(
-    command: LaunchCommand,
-    composition: Composition | None = None,
-    data_process: DatasetCheckProcess | None = None,
-) -> int:
+def run_command(command: LaunchCommand, composition: CompositionProcess | None = None) -> int:
     """Composes and checks the spec, carries out the command, and returns the exit status.
 
     Args:
-        composition, data_process: as in `main`.
+        composition: as in `main`.
 
     Raises:
         SpecError: the config or what it names cannot be used.
@@ -150,7 +138,7 @@ def run_command(
         return run_sweep(command)
     base, project = Path.cwd(), find_project(Path.cwd())
     if composition is not None:
-        _import_ahead(command, reads_data=data_process is None)
+        _import_ahead(command)
     spec = preparation.compose(command.overrides, base, project, composition)
     spec, of_shell = with_sbatch_variables(spec, os.environ)
     if command.cfg:
@@ -161,7 +149,7 @@ def run_command(
     spec, of_site = with_continuation(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
     spec = wanted.spec
-    found = preparation.check(wanted, None if command.dry_run else pack, data_process)
+    found = preparation.check(wanted, None if command.dry_run else pack)
     notes = [f"note: {line}" for line in (*of_shell, *of_site, *found.notes)]
     for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):
         if note:
@@ -176,15 +164,11 @@ def run_command(
     return _start(wanted, command)
 
 
-def _import_ahead(command: LaunchCommand, *, reads_data: bool) -> None:
-    """Imports what most commands need once their config is composed, while other processes work.
-
-    Args:
-        reads_data: whether the dataset is checked here.
-    """
+def _import_ahead(command: LaunchCommand) -> None:
+    """Imports what most commands need once their config is composed, while another process composes
+    it."""
     prepare_parser()
-    is_program = split(command.overrides)[1] is not None
-    if reads_data and not is_program:  # a program reads no data that hpckit knows of
+    if split(command.overrides)[1] is None:  # a program reads no data that hpckit knows of
         import data.read.dataset  # noqa: F401
     if command.dry_run:
         import hpckit.submit.dry_run

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.config.last_step import planned_steps
-from hpckit.config.spec import RunSpec
+from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.snapshot import Project
@@ -30,7 +30,6 @@ from hpckit.submit.preflight.checks import (
     slurm_problems,
     with_absolute_paths,
 )
-from hpckit.submit.preflight.dataset_checks import Pack, check_dataset
 from hpckit.submit.program.program_command import (
     command_overrides,
     parse_program,
@@ -43,8 +42,7 @@ from hpckit.system.atomic_files import read_json
 from hpckit.system.store_timeouts import interactive_store_options
 
 if TYPE_CHECKING:
-    from hpckit.submit.composition.composed_values import Composition
-    from hpckit.submit.preflight.dataset_check_process import DatasetCheckProcess
+    from hpckit.submit.composition.composition_process import CompositionProcess
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def compose(
     overrides: Sequence[str],
     base: Path,
     project: Project,
-    composition: Composition | None = None,
+    composition: CompositionProcess | None = None,
 ) -> RunSpec:
     """Returns the spec of these overrides, with absolute paths.
 
@@ -91,11 +89,11 @@ def compose(
     Raises:
         SpecError: the config cannot be used; the error has all problems that can be found together.
     """
-    if composition is None or (composed := composition.result()) is None:
+    composed = None if composition is None else composition.result()
+    if composed is None:
         spec = compose_spec(command_overrides(overrides), project=project)
     else:
         spec = spec_of(composed)
-        composition.keep()
     _, program = split(overrides)
     if program is not None:
         spec = with_arguments(spec, parse_program(program))
@@ -112,23 +110,17 @@ def request(
     return SubmissionRequest(run, kept, overrides, project, is_fresh)
 
 
-def check(
-    wanted: SubmissionRequest,
-    pack: Pack | None,
-    data_process: DatasetCheckProcess | None = None,
-) -> Preflight:
+def check(wanted: SubmissionRequest, pack: Callable[[PackSpec, Path], None] | None) -> Preflight:
     """Checks everything that the run needs on this machine.
 
     Args:
         pack: packs missing shards. None: they are not packed.
-        data_process: checks the dataset. None: it is checked here.
 
     Raises:
         SpecError: there are problems; the error has all of them.
     """
     assert isinstance(wanted.code, Project)  # an earlier submission was checked already
-    check_data = check_dataset if data_process is None else data_process.check
-    found = preflight(wanted.spec, wanted.run, wanted.code, pack, check_data)
+    found = preflight(wanted.spec, wanted.run, wanted.code, pack)
     if found.problems:
         raise SpecError(found.problems)
     return found

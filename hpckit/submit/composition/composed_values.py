@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,3 @@ class ComposedValues:
     @staticmethod
     def from_json(text: str) -> ComposedValues:
         return ComposedValues(**json.loads(text))
-
-    def result(self) -> ComposedValues:
-        """Returns this value, as a `Composition` that needs no composing."""
-        return self
-
-    def keep(self) -> None:
-        """Does nothing, as it is kept already."""
-
-
-class Composition(Protocol):
-    """What has the composed values of a command, or is about to have them."""
-
-    def result(self) -> ComposedValues | None:
-        """Waits for the values and returns them. None: the command has to compose itself."""
-
-    def keep(self) -> None:
-        """Keeps the values for the next command. To be called if they are those of a spec: what is
-        refused may have a secret in it, which was typed where none belongs."""

@@ -2,25 +2,21 @@
 that. Hydra and its composing take a third of a dry run.
 
 The process answers only if everything went well. Otherwise the command composes itself, and so
-raises each error and issues each warning where its user sees it. What is composed is kept for the
-next command of the same words and config files.
+raises each error and issues each warning where its user sees it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpckit.config.config_trees import conf_dir, project_tree
-from hpckit.config.spec_error import SpecError
-from hpckit.rundir.code_snapshot.project import find_project
-from hpckit.submit.composition.composed_values import ComposedValues, Composition
-from hpckit.submit.composition.kept_compositions import KeptComposition, open_kept
+from hpckit.submit.composition.composed_values import ComposedValues
 from hpckit.submit.program.program_command import command_overrides, split, typed_overrides
-from hpckit.system.forked_answer import ForkedAnswer
 
 _COMPOSES_NOTHING = {"-m", "-h", "--help"}
 """Options with which a command composes no config, or several ones."""
@@ -29,35 +25,50 @@ _COMPOSES_NOTHING = {"-m", "-h", "--help"}
 class CompositionProcess:
     """A fork of this process that composes. This process may have no other thread."""
 
-    def __init__(
-        self, compose: Callable[[], ComposedValues], kept: KeptComposition | None = None
-    ) -> None:
+    def __init__(self, compose: Callable[[], ComposedValues]) -> None:
         """
         Args:
             compose: composes; it is called in the fork, which has nothing else to do.
-            kept: where what is composed is kept. None: nowhere.
         """
-        self._kept = kept
-        self._found: ComposedValues | None = None
-        self._fork = ForkedAnswer(lambda _: compose().to_json())
+        self._read, write = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._read)
+            _answer(compose, write)
+        os.close(write)
 
     def result(self) -> ComposedValues | None:
         """Waits for the process and returns its answer, or None if it has none. To be called
         once."""
-        text = self._fork.ask()
-        self._found = None if text is None else ComposedValues.from_json(text)
-        return self._found
+        with os.fdopen(self._read, encoding="utf-8") as answer:
+            text = answer.read()
+        try:
+            _, status = os.waitpid(self._pid, 0)
+        except ChildProcessError:  # SIGCHLD is ignored since before this program: it is not known
+            return None
+        return ComposedValues.from_json(text) if text and not status else None
 
-    def keep(self) -> None:
-        """Keeps the result for the next command."""
-        if self._kept is not None and self._found is not None:
-            self._kept.write(self._found)
+
+def _answer(compose: Callable[[], ComposedValues], write: int) -> None:
+    """Writes what is composed, and ends this process without running anything of its parent's."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent alone says what was interrupted
+        with warnings.catch_warnings(record=True) as said:
+            found = compose()
+        if not said:
+            with os.fdopen(write, "w", encoding="utf-8") as answer:
+                answer.write(found.to_json())
+            status = 0
+    except BaseException:  # noqa: BLE001 - the parent meets the same error, and reports it
+        pass
+    finally:
+        os._exit(status)
 
 
-def begin_composition(arguments: Sequence[str]) -> Composition | None:
-    """Begins to compose the config of a command `launch.py`, or returns what an earlier command has
-    composed of the same. Returns None where that would gain nothing, or where this process has
-    other threads, whose locks a fork would keep.
+def begin_composition(arguments: Sequence[str]) -> CompositionProcess | None:
+    """Begins to compose the config of a command `launch.py`, or returns None where that would gain
+    nothing, or where this process has other threads, whose locks a fork would keep.
 
     Args:
         arguments: the words of the command line.
@@ -66,18 +77,13 @@ def begin_composition(arguments: Sequence[str]) -> Composition | None:
     is_useful = len(os.sched_getaffinity(0)) > 1 and _COMPOSES_NOTHING.isdisjoint(own)
     if not is_useful or "hydra" in sys.modules or threading.active_count() > 1:
         return None
-    try:
-        overrides = command_overrides(typed_overrides(arguments))
-        conf, yours = conf_dir(), project_tree(find_project(Path.cwd()).root)
-    except (SpecError, OSError):  # the command meets the same error, and reports it
-        return None
-    kept = open_kept(overrides, conf, yours, os.environ)
-    if kept is not None and (known := kept.read()) is not None:
-        return known
+    return CompositionProcess(lambda: _compose(arguments))
 
-    def compose() -> ComposedValues:
-        from hpckit.submit.composition.hydra_values import compose_values
 
-        return compose_values(overrides, conf, yours)
+def _compose(arguments: Sequence[str]) -> ComposedValues:
+    from hpckit.config.config_trees import conf_dir, project_tree
+    from hpckit.rundir.code_snapshot.project import find_project
+    from hpckit.submit.composition.hydra_values import compose_values
 
-    return CompositionProcess(compose, kept)
+    yours = project_tree(find_project(Path.cwd()).root)
+    return compose_values(command_overrides(typed_overrides(arguments)), conf_dir(), yours)

@@ -12,18 +12,19 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
 from hpckit.agent.device_assignment import choose, visible_gpus
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
-from hpckit.config.spec import MixtureSpec, RunSpec
+from hpckit.config.spec import MixtureSpec, PackSpec, RunSpec
 from hpckit.config.spec_parser import with_values
 from hpckit.rundir.code_snapshot.snapshot import Project, hidden_packages, shadowed_packages
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
-from hpckit.submit.preflight.dataset_checks import DatasetCheck, DatasetSize, Pack, check_dataset
+from hpckit.submit.preflight.dataset_checks import check_dataset
 from hpckit.submit.preflight.entry_point import entry_problems
 from hpckit.submit.preflight.evaluation_entry import evaluation_entry_problems
 from hpckit.submit.preflight.remote_python import check_python
@@ -32,13 +33,16 @@ from hpckit.submit.preflight.writable_folder import unwritable
 from hpckit.system.private_folders import folder_problem
 from hpckit.system.store_timeouts import interactive_store_options
 
+if TYPE_CHECKING:
+    from data import Dataset
+
 
 @dataclass(frozen=True)
 class Preflight:
     """The results of the checks."""
 
-    dataset: DatasetSize | None
-    """As in `DatasetCheck`."""
+    dataset: Dataset | None
+    """The dataset; None if it is still to be packed."""
     problems: list[str]
     notes: list[str] = field(default_factory=list)
     """Lines about what may fail and cannot be known here."""
@@ -106,18 +110,10 @@ def _spool_folder(spec: RunSpec) -> str | None:
 
 
 def preflight(
-    spec: RunSpec,
-    run: RunDir,
-    project: Project,
-    pack: Pack | None,
-    check_data: Callable[[RunSpec, Pack | None], DatasetCheck] = check_dataset,
+    spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
 ) -> Preflight:
-    """Checks everything that a run needs.
-
-    Args:
-        pack: packs missing shards. None: they are not packed.
-        check_data: checks the dataset as `check_dataset` does.
-    """
+    """Checks everything that a run needs. `pack` packs missing shards; None: they are not
+    packed."""
     problems = [*_name_problems(spec, project), *torch_problems(spec)]
     problems += _program_problems(spec, project)
     problems += _alert_problems(spec)
@@ -133,7 +129,7 @@ def preflight(
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
         problems += unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
-    data = check_data(spec, pack)
+    data = check_dataset(spec, pack)
     problems += data.problems
     return Preflight(data.dataset, problems, [*python.notes, *data.notes])
 

@@ -39,19 +39,11 @@ Pack = Callable[[PackSpec, Path], None]
 
 
 @dataclass(frozen=True)
-class DatasetSize:
-    """The size of a dataset."""
-
-    samples: int
-    shards: int
-
-
-@dataclass(frozen=True)
 class DatasetCheck:
     """The results of the checks of data."""
 
-    dataset: DatasetSize | None
-    """The dataset; None if it is still to be packed, or cannot be read, and of a mixture."""
+    dataset: Dataset | None
+    """The dataset; None if it is still to be packed, or cannot be read."""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Problems of data that the run may not read."""
@@ -87,8 +79,7 @@ def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
     problems = []
     if dataset is not None:
         problems += _dataset_problems(spec, "data.shards", spec.data.shards or "", dataset)
-    size = None if dataset is None else DatasetSize(len(dataset), len(dataset.manifest))
-    return DatasetCheck(size, [*problems, *_validation_problems(spec)])
+    return DatasetCheck(dataset, [*problems, *_validation_problems(spec)])
 
 
 def _is_missing(spec: RunSpec) -> bool:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from data import open_dataset, pack_folder
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.ipc.process_environment import NodeEnvironment
 from hpckit.planner.memory.decoder_memory import footprint
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.dry_run import describe_submission
-from hpckit.submit.preflight.dataset_checks import DatasetSize
 from hpckit.text.quantities import size
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -62,9 +62,14 @@ def test_the_next_submission_generation_and_drill_are_told(tmp_path: Path) -> No
 
 
 def test_a_packed_dataset_is_counted_in_epochs(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for n in range(10):
+        (tmp_path / "texts" / f"{n}.txt").write_text("x")
+    pack_folder(tmp_path / "texts", tmp_path / "shards", samples_per_shard=5)
     spec = make_spec({"train.steps": 200})
-    size = DatasetSize(samples=10, shards=2)
-    text = describe_submission(spec, RunDir(tmp_path / "run"), size, earlier=0)
+    text = describe_submission(
+        spec, RunDir(tmp_path / "run"), open_dataset(tmp_path / "shards"), earlier=0
+    )
     assert "10 samples in 2 shards" in text
     assert "(320.00 epochs)" in text
 
