@@ -30,6 +30,8 @@ POLL_S = 1.0
 EARLY_LOOK_S, EARLY_POLL_S = 1.5, 0.5
 """Seconds from a request to contact the node to the first look at the answer, and between two. What
 Slurm says right away may be of an earlier time, and it takes 2 s (TCPTimeout) at least."""
+RELEASE_S = 10.0
+"""Seconds for Slurm to begin to end a job that is cancelled."""
 LEFT_POLL_S = 15.0
 """Seconds between two looks at a node that Slurm is about to give up: all agents of the job look,
 and nothing that they do is urgent."""
@@ -239,9 +241,14 @@ def end_job(
         time.sleep(POLL_S)
 
 
-def release_successor(run: RunDir, job: str, ask: Ask | None = None) -> list[str]:
+def release_successor(
+    run: RunDir, job: str, ask: Ask | None = None, patience_s: float = RELEASE_S
+) -> list[str]:
     """Lets the jobs of the run that wait for the end of this one, which is cancelled, start before
     that, and returns their numbers.
+
+    Args:
+        patience_s: seconds within which Slurm has to know that this job ends.
 
     A job without its first node ends late. Each `slurmstepd` of another node first tries to notify
     the `srun` on that node, five times (14 s, seen with Slurm 22.05), and the job does not end
@@ -251,8 +258,11 @@ def release_successor(run: RunDir, job: str, ask: Ask | None = None) -> list[str
     from hpckit.slurm.queued_jobs import waiting_for  # of few agents, and few jobs
 
     ask, released = ask or _ask, []
+    until_s = time.monotonic() + patience_s
     try:
-        for number, others in waiting_for(run, job):
+        while not (found := waiting_for(run, job)) and time.monotonic() < until_s:
+            time.sleep(EARLY_POLL_S)  # a job that was just cancelled may still count as running
+        for number, others in found:
             ask(["scontrol", "update", f"JobId={number}", f"Dependency={others}"])
             log.info("job %s no longer waits for the end of job %s", number, job)
             released.append(number)

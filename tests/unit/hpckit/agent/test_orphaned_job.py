@@ -186,7 +186,11 @@ def test_its_successor_does_not_wait_for_its_end_but_for_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = [("8", ""), ("9", "afterok:5,afterany:6")]
-    monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: waiting)
+    looks: list[list[tuple[str, str]]] = [
+        [],
+        waiting,
+    ]  # at first the cancelled job counts as running
+    monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: looks.pop(0))
     orders: list[Sequence[str]] = []
 
     def obey(command: Sequence[str]) -> str:
@@ -199,6 +203,13 @@ def test_its_successor_does_not_wait_for_its_end_but_for_all_else(
         [*update, "JobId=8", "Dependency="],
         [*update, "JobId=9", "Dependency=afterok:5,afterany:6"],
     ]
+
+
+def test_no_successor_is_waited_for_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queued_jobs, "waiting_for", lambda run, job: [])
+    assert release_successor(RunDir(tmp_path), "7", Controller("IDLE"), patience_s=0.01) == []
 
 
 def test_a_successor_that_slurm_does_not_change_waits(
