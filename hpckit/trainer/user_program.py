@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -110,7 +110,7 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
 def _report_written_files(snapshot: Path, env: WorkerEnvironment) -> None:
     """Reports on rank 0 what the program has written into the copy of its code, where a module has
     its `__file__`: a later submission of the run has another copy."""
-    if env.rank != 0 or not (written := _written_files(snapshot)):
+    if env.rank != 0 or not (written := written_files(snapshot)):
         return
     others = f" and {len(written) - 1} more" if len(written) > 1 else ""
     what = (
@@ -124,18 +124,26 @@ def _report_written_files(snapshot: Path, env: WorkerEnvironment) -> None:
         events.emit(Degraded(subject=DegradedSubject.WRITTEN_CODE, what=what))
 
 
-def _written_files(snapshot: Path) -> list[str]:
+def written_files(snapshot: Path) -> list[str]:
     """Returns the files of a code snapshot that are no copies, relative to it. Copies are
-    read-only."""
-    found = []
+    read-only; returns none on a file system that does not keep that."""
+    found: list[str] = []
+    if _is_writable(snapshot / "hpckit" / "__init__.py"):
+        return found
     for folder, folders, files in os.walk(snapshot):
         folders[:] = [one for one in folders if one != "__pycache__"]
-        for path in (Path(folder, name) for name in files):
-            with suppress(OSError):
-                mode = path.lstat().st_mode
-                if stat.S_ISREG(mode) and mode & stat.S_IWUSR:
-                    found.append(str(path.relative_to(snapshot)))
+        paths = (Path(folder, name) for name in files)
+        found += [str(path.relative_to(snapshot)) for path in paths if _is_writable(path)]
     return sorted(found)
+
+
+def _is_writable(file: Path) -> bool:
+    """Returns whether this is a regular file whose owner may write to it."""
+    try:
+        mode = file.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & stat.S_IWUSR)
 
 
 def _event_variables(env: WorkerEnvironment) -> dict[str, str]:

@@ -15,7 +15,12 @@ from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase, WorkerReques
 from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import write_json
-from hpckit.trainer.user_program import CodePaths, PythonProgram, python_program
+from hpckit.trainer.user_program import (
+    CodePaths,
+    PythonProgram,
+    python_program,
+    written_files,
+)
 from tests.unit.hpckit.specs_and_processes import CHECKOUT, line_of, python
 
 WORKER = """
@@ -222,3 +227,16 @@ def test_data_that_was_not_copied_is_named(tmp_path: Path) -> None:
     assert paths.uncopied(code / "data") == project / "data"
     for other in (code / "a.py", code / "nowhere", project / "nowhere", "nowhere", 3, None, b"x"):
         assert paths.uncopied(other) is None
+
+
+def test_files_that_a_program_wrote_into_its_copy_are_found(tmp_path: Path) -> None:
+    for name in ("hpckit/__init__.py", "a.py", "lib/b.py", "lib/__pycache__/b.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(0o444)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert written_files(tmp_path) == []
+    (tmp_path / "lib" / "out.pt").touch()
+    (tmp_path / "lib" / "__pycache__" / "c.pyc").touch()
+    assert written_files(tmp_path) == ["lib/out.pt"]
+    (tmp_path / "hpckit" / "__init__.py").chmod(0o644)  # no modes are kept there
+    assert written_files(tmp_path) == []
