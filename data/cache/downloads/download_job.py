@@ -102,6 +102,8 @@ class DownloadJob:
             self._arrived.wait(_LATE_POLL_S if is_own and is_long else POLL_S)
 
     def _run(self) -> None:
+        if self._is_whole_already():
+            return
         try:
             self._once()
         except ObjectChangedError as error:
@@ -109,6 +111,19 @@ class DownloadJob:
             _log.warning("%s; it is fetched again", error)
             self._context.metrics.add(refetches=1)
             self._once()
+
+    def _is_whole_already(self) -> bool:
+        """Return whether another download has ended since this shard was looked for, so that the
+        source need not be asked."""
+        entry = CacheEntry.indexed(self.ref)
+        try:
+            if entry is None or self._context.folder.open_whole(entry) is None:
+                return False
+        except OSError:
+            return False  # the download meets it again, and knows the version by then
+        self.entry = entry
+        self._context.metrics.add(hits=1)
+        return True
 
     def _once(self) -> None:
         self.asked, began_s = True, time.monotonic()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from data import Dataset, Loader, build_index, open_dataset, open_manifest
+from data.cache.cache_disk import CacheDisk
 from data.index.manifest import NAME
 from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
@@ -88,6 +90,20 @@ def test_a_hash_is_not_needed_for_that(server: RangeServer, local: Path, tmp_pat
     again.read(0)
     assert asked(server) == 0
     assert (again.store.metrics.hits, again.store.metrics.misses) == (1, 0)
+
+
+def test_a_download_that_has_just_ended_is_not_asked_for_again(
+    server: RangeServer, local: Path, tmp_path: Path
+) -> None:
+    dataset = opened(serve(server, local), tmp_path / "cache")
+    assert dataset.store.prefetch(dataset.ref(0))
+    dataset.index(0)
+    asked(server)
+    with mock.patch.object(CacheDisk, "whole", return_value=None):  # as just before its end
+        assert dataset.store.prefetch(dataset.ref(0))
+        assert dataset.read(0)["__key__"] == "000"
+    assert asked(server) == 0
+    assert dataset.store.metrics.hits == 2
 
 
 def test_an_object_put_there_later_is_not_taken_for_the_indexed_one(
