@@ -11,7 +11,7 @@ from data.errors import DataError
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of this process for each host.
+    """The limits of one `Sources` for each host.
 
     A quarter of the requests is reserved for short ones, so that a read for a sample does not wait
     for downloads of whole shards.

@@ -18,6 +18,7 @@ from data.source.protocol import (
     NoRangesError,
     ObjectVersion,
     PermanentSourceError,
+    TagMismatchError,
     TransientSourceError,
     check_tag,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+_WRONG_RANGE = re.compile(r"Requested \d+\.\.\d+, got|Content-Range|CONTENT_RANGE")
 _PASSING = (408, 409, 425, 429)
 _EPOCH = datetime.fromtimestamp(0, UTC)  # the time that obstore reports if the server gives none
 _MOST = timedelta(days=7)  # the limit of a whole answer: only its pauses are limited
@@ -100,6 +102,8 @@ def stream(
         try:
             for piece in _timed(result.stream(min_chunk_size=sizes.next()), sizes):
                 come += len(piece)
+                if come > total:
+                    break
                 if come == total:  # noted before the last piece, after which few go on
                     sizes.ended(well=True)
                 yield piece
@@ -132,6 +136,12 @@ def _get(
             result = obstore.get(store, key)
     except NotSupportedError as error:
         raise NoRangesError from error
+    except BaseError as error:
+        if _WRONG_RANGE.search(str(error)):  # such as less of a range than was asked for
+            raise NoRangesError from error
+        if tag is not None and "status code: 416" in str(error):
+            raise TagMismatchError(f"the object was replaced: it has no byte {start}") from error
+        raise
     check_tag(tag, _origin(result.meta).tag)
     if result.range[0] != start:
         raise TransientSourceError(

@@ -24,6 +24,12 @@ def short_tag(tag: str | None) -> int:
     return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
 
 
+def is_strong(tag: str) -> bool:
+    """Return whether two answers with this tag have the same bytes (RFC 9110, 8.8.1): it is an etag
+    that the server does not call weak, and not made of the second of the last change."""
+    return tag.startswith('"')
+
+
 class Backend(Protocol):
     """Reads objects of one kind of URL; thread-safe.
 

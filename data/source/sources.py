@@ -31,6 +31,7 @@ from data.source.protocol import (
     RangeBackend,
     TagMismatchError,
     TransientSourceError,
+    is_strong,
 )
 from data.source.retry import Attempts, SourceRetryPolicy
 
@@ -40,6 +41,7 @@ _FAILURES = (TransientSourceError, PermanentSourceError, TagMismatchError)
 """What a source raises when a request has failed."""
 _MOST_AHEAD = 16
 """Ranges of all downloads of a process that are held in memory: 128 MiB."""
+_ahead = threading.BoundedSemaphore(_MOST_AHEAD)
 
 T = TypeVar("T")
 
@@ -136,13 +138,13 @@ class Sources:
 
         Args:
             size: the length of the object, if it is known: a large one is then read by several
-                ranges at a time, if its tag is known too, by which they are of one version.
+                ranges at a time, if it has a strong etag, by which they are of one version.
 
         Raises FetchError, and ObjectChangedError if the object has another version by now.
         """
         address = Address.parse(url)
         source = self._source(address.scheme)
-        if isinstance(source, RangeBackend) and tag is not None and size is not None:
+        if isinstance(source, RangeBackend) and tag and is_strong(tag) and size is not None:
             whole = address.host in self._without_ranges
             ranges = cut_ranges(start, size, 1 if whole else self._limits.ranges)
             if len(ranges) > 1:
@@ -160,7 +162,7 @@ class Sources:
     ) -> Iterator[bytes]:
         """Yield the bytes of these ranges, of which several are read at a time. Raises as `stream`,
         and NoRangesError."""
-        host, ahead = self._host(address), self._ahead
+        host, ahead = self._host(address), _ahead
 
         def read(
             part: ByteRange, slot: AbstractContextManager[object] | None = None
@@ -239,7 +241,6 @@ class Sources:
         """Replace the locks, which other threads may have held when this process was forked."""
         self._lock = threading.Lock()
         self._hosts = HostLimiters(self._limits)
-        self._ahead = threading.BoundedSemaphore(_MOST_AHEAD)
 
     def _run(self, url: str, what: str, call: Callable[[Backend], T]) -> T:
         address = Address.parse(url)
@@ -328,6 +329,8 @@ _all: "weakref.WeakSet[Sources]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _ahead
+    _ahead = threading.BoundedSemaphore(_MOST_AHEAD)
     for sources in list(_all):
         sources._after_fork()
 

@@ -41,6 +41,9 @@ class RangeServer:
 
     objects: dict[str, Served] = field(default_factory=dict)
     ranges: bool = True
+    most: int | None = None
+    """Bytes of an answer to a range, which are fewer than were asked for if those are more."""
+
     bytes_per_s: float | None = None
     """Of each answer."""
 
@@ -140,6 +143,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if start >= total:
             self._head(416, 0, {})
             return
+        if match and holds.most is not None:
+            end = min(end, start + holds.most)
         more = {} if found.etag is None else {"ETag": found.etag}
         if match:
             more["Content-Range"] = f"bytes {start}-{end - 1}/{total}"

@@ -57,7 +57,7 @@ def range_requests(faulty: FaultyS3) -> int:
 def read_all(store: NodeStore, ref: ShardRef, body: bytes = BODY) -> None:
     assert store.prefetch(ref)
     with store.open(ref) as shard:
-        assert shard.pread(0, SIZE) == body
+        assert shard.pread(0, len(body)) == body
     assert [right for _, right in cache_maintenance.verified(store.folder)] == [True]
 
 
@@ -108,20 +108,30 @@ def test_one_connection_is_enough(faulty_s3: FaultyS3, tmp_path: Path, limits: L
     assert range_requests(faulty_s3) == (1 if limits.ranges == 1 else 5)
 
 
-@pytest.mark.parametrize("etag", ['"1"', None])
-def test_a_server_without_ranges_or_tags_sends_the_whole_shard(
-    server: RangeServer, tmp_path: Path, etag: str | None
+@pytest.mark.parametrize(
+    ("etag", "ranges", "most"),
+    [('"1"', False, None), (None, True, None), ('W/"1"', True, None), ('"1"', True, MIB)],
+)
+def test_a_server_without_right_ranges_or_strong_tags_sends_the_whole_shard(
+    server: RangeServer, tmp_path: Path, etag: str | None, ranges: bool, most: int | None
 ) -> None:
     server.put("/x.tar", BODY, etag=etag)
-    server.ranges = etag is None
-    with opened(tmp_path, Sources(retry=QUICK)) as store:
+    server.ranges, server.most = ranges, most
+    sources = Sources(retry=QUICK)
+    with opened(tmp_path, sources) as store:
         read_all(store, ShardRef(f"{server.url}/x.tar"))
         assert store.metrics.bytes_fetched == SIZE
+    assert server.streams[-1] == ("/x.tar", 0)
+    assert sources.traffic.retries == 0
 
 
-def test_ranges_of_two_versions_are_never_joined(server: RangeServer, tmp_path: Path) -> None:
-    """The object is replaced while its ranges are read: all of the new one is fetched."""
-    other, lock, count = body_of("other", SIZE), threading.Lock(), 0
+@pytest.mark.parametrize("size", [SIZE, FIRST_BYTES // 2])
+def test_ranges_of_two_versions_are_never_joined(
+    server: RangeServer, tmp_path: Path, size: int
+) -> None:
+    """The object is replaced while its ranges are read, maybe by one that ends before them: all of
+    the new one is fetched."""
+    other, lock, count = body_of("other", size), threading.Lock(), 0
     stream_range = HttpSource.stream_range
 
     def replaced(self: HttpSource, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:

@@ -74,19 +74,21 @@ def test_bytes_come_in_order_whichever_are_read_beside(spare: list[bool], count:
     assert RANGES[0] not in begun
 
 
-def test_an_error_comes_in_its_place_and_all_is_given_back() -> None:
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_an_error_comes_in_its_place_and_all_is_given_back(kind: type[BaseException]) -> None:
+    """As does what is no Exception, such as a panic of the client library."""
     closed: list[ByteRange] = []
 
     def failing(part: ByteRange) -> Iterator[bytes]:
         if part[0] == 30:
-            raise ValueError("broken")
+            raise kind("broken")
         yield from pieces_of(part)
 
     def read_beside(part: ByteRange) -> RangeAhead:
         return RangeAhead(failing(part), lambda: closed.append(part))
 
     found: list[bytes] = []
-    with pytest.raises(ValueError, match="broken"):
+    with pytest.raises(kind, match="broken"):
         found.extend(read_in_order(RANGES, pieces_of, read_beside, 3))
     assert b"".join(found) == BODY[:30]
     assert sorted(closed) == RANGES[1:6]
