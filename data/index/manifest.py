@@ -161,17 +161,19 @@ class Manifest:
 
 
 def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> Manifest:
-    """Open the manifest at a path, in a folder, or at a URL.
+    """Open the manifest at a path, in a folder, or at a URL; one that ends in "/" is a folder.
 
     Raises IndexFileError if it is not a manifest or damaged, and what the source raises.
     """
     text = str(place)
     if shard_access.is_url(text):
+        name, query = split_query(text)
+        text = f"{name}{NAME}{query}" if name.endswith("/") else text
         size, tag = _stat(text, source)
         assert source is not None
         content = column_container.unpack(source.read(text, 0, size, tag), KIND, text)
         folder = split_query(text)[0].rpartition("/")[0]
-        return Manifest(content, f"{folder}/", text)
+        return Manifest(content, f"{folder}/", masked(text))
     path = Path(place).absolute()
     path = path / NAME if path.is_dir() else path
     try:

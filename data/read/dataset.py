@@ -22,7 +22,7 @@ from data.index.compressed.unpacked_files import FileUses
 from data.index.dataset_verification import unlisted_tars
 from data.index.in_place_manifest import InPlaceManifest
 from data.index.index_build import read_index
-from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.index.manifest import Manifest, is_manifest, open_manifest
 from data.index.record_files.record_listing import open_record_files
 from data.index.record_files.record_manifest import RecordManifest
 from data.index.renamed_manifest import renamed_manifest
@@ -363,10 +363,8 @@ def _in_place(
 def _manifest(shards: Shards, sources: Sources, skip_broken: bool, repeated: bool) -> Manifest:
     if isinstance(shards, str | Path):
         text = str(shards)
-        path, query = split_query(text)
-        if is_plain_url(text) and path.endswith(("/", ".index")):
-            place = f"{path}{NAME}{query}" if path.endswith("/") else text
-            return open_manifest(place, source=sources)
+        if is_plain_url(text) and split_query(text)[0].endswith(("/", ".index")):
+            return open_manifest(text, source=sources)
         if not is_url(text) and is_manifest(Path(text).expanduser()):
             manifest = open_manifest(Path(text).expanduser())
             _warn_of_others(Path(text).expanduser(), manifest)

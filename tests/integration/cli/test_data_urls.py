@@ -32,6 +32,9 @@ def test_shards_at_urls_are_indexed_listed_and_verified(
     assert [one["url"] for one in document("ls", place)["listed"]] == urls
     assert len(document("ls", place, "--shard", 1)["listed"]) == EACH
     assert hpckit("verify", place).exit_code == 0
+    server.put("/b/dataset.index", place.read_bytes())
+    assert document("ls", f"{server.url}/b/")["shards"] == SHARDS
+    assert hpckit("verify", f"{server.url}/b/").exit_code == 0
     server.put(f"/b/{names[1]}", b"\0" * (tmp_path / "shards" / names[1]).stat().st_size)
     found = document("verify", place, exit_code=1)
     assert [one["url"] for one in found["shards"] if one["problem"]] == [urls[1]]
