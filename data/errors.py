@@ -1,8 +1,25 @@
 """The exceptions of the data pipeline, each of which says where the problem is."""
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_QUERY = re.compile(r"\?[^\s'\"<>)]+")
+_USER = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def masked(text: str) -> str:
+    """Return a URL, or text with URLs in it, without user names, passwords and queries."""
+    if text.startswith("pipe:"):  # a command may contain secrets anywhere
+        return f"pipe:{(text[5:].split() or [''])[0]} …"
+    return _QUERY.sub("?…", _USER.sub("", text))
+
+
+def shown(place: Path | str) -> Path | str:
+    """Return a path as it is, whose `?` is no query, and a URL `masked`."""
+    is_url = isinstance(place, str) and ("://" in place or place.startswith("pipe:"))
+    return masked(str(place)) if is_url else place
 
 
 class DataError(Exception):
@@ -37,8 +54,8 @@ class ShardError(DataError):
     """
 
     def __init__(self, path: Path | str, offset: int, problem: str) -> None:
-        super().__init__(path, offset, problem)
-        self.path = path
+        self.path = shown(path)
+        super().__init__(self.path, offset, problem)
         self.offset = offset
         self.problem = problem
 
@@ -54,10 +71,10 @@ class SampleError(DataError):
     """Reading or transforming one sample failed; `__cause__` is the original exception."""
 
     def __init__(self, position: int, key: str, shard: Path | str, problem: str) -> None:
-        super().__init__(position, key, shard, problem)
+        self.shard = shown(shard)
+        super().__init__(position, key, self.shard, problem)
         self.position = position
         self.key = key
-        self.shard = shard
         self.problem = problem
 
     def __str__(self) -> str:
@@ -98,12 +115,12 @@ class NoCacheError(DataError):
 class IndexFileError(DataError):
     """A sidecar or a manifest is damaged, of another version, or does not fit its shards.
 
-    `place` is its file or URL.
+    `place` is its file, or its URL without secrets.
     """
 
     def __init__(self, place: Path | str, problem: str) -> None:
-        super().__init__(place, problem)
-        self.place = place
+        self.place = shown(place)
+        super().__init__(self.place, problem)
         self.problem = problem
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from data.errors import DataError
+from data.errors import DataError, shown
 from data.index import shard_access
 from data.index.manifest import is_manifest
 from data.index.shard import energon_index
@@ -98,7 +98,9 @@ def files_of_items(
         return None
     for item, files in zip(items, found, strict=True):
         if files is None:
-            raise DataError(f"{item} is not {kind}, and other shards are; open them separately")
+            raise DataError(
+                f"{shown(item)} is not {kind}, and other shards are; open them separately"
+            )
     return [file for files in found for file in files or ()]
 
 
@@ -124,7 +126,7 @@ def _expand(item: str | Path) -> list[str]:
         return [str(path) for path in listed or find_shards(text)]
     if shard_access.is_plain_url(text) and (text.endswith("/") or _GLOB.search(_path(text))):
         raise DataError(
-            f"shards at {text}: a store cannot be listed; give a range such as"
+            f"shards at {shown(text)}: a store cannot be listed; give a range such as"
             " {000000..000099}, or a list of URLs"
         )
     return expand_ranges(text, choices=not shard_access.is_pipe(text))

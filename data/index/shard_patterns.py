@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data.errors import DataError, NoShardsError
+from data.errors import DataError, NoShardsError, shown
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)(?:\.\.([1-9]\d*))?\}")
 _CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
@@ -58,14 +58,14 @@ def _numbers(match: "re.Match[str]", pattern: str) -> Sequence[str]:
     """Return the numbers of a range, as text."""
     first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if first > last:
-        raise DataError(f"shard range {match.group()} of {pattern!r} runs backwards")
+        raise DataError(f"shard range {match.group()} of {shown(pattern)!r} runs backwards")
     if (count := (last - first) // step + 1) > _MOST_NAMES:
         raise _too_many(pattern, count)
     return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1, step)]
 
 
 def _too_many(pattern: str, count: int) -> DataError:
-    return DataError(f"{pattern!r} stands for {count:,} shards, more than {_MOST_NAMES:,}")
+    return DataError(f"{shown(pattern)!r} stands for {count:,} shards, more than {_MOST_NAMES:,}")
 
 
 def _expand(item: str | Path) -> list[Path]:

@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from data.errors import DataError
+from data.errors import masked as masked  # of all URLs in messages
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)
 _CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
-_QUERY = re.compile(r"\?[^\s'\"<>)]+")
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 
 # Parts of a query that sign a request or limit its validity: AWS (2 ways), Google, CloudFront,
@@ -113,10 +113,3 @@ def has_secrets(url: str) -> bool:
     named = user is not None and (":" in user[0] or scheme.lower() in ("http", "https"))
     query = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
     return named or any(_SIGNING.fullmatch(key) for key, _ in query)
-
-
-def masked(text: str) -> str:
-    """Return a URL, or text with URLs in it, without user names, passwords and queries."""
-    if text.startswith("pipe:"):  # a command may contain secrets anywhere
-        return f"pipe:{(text[5:].split() or [''])[0]} …"
-    return _QUERY.sub("?…", _USER.sub("", text))

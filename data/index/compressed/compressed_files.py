@@ -188,10 +188,9 @@ def is_compressed(path: Path) -> bool:
 
 def _compressed(item: str) -> list[Path]:
     """Return the compressed files of an item, none if it is something else. Raises DataError."""
-    text = item.removeprefix("file://")
-    if shard_access.is_url(text):
+    if shard_access.is_url(item):
         return []
-    path = Path(text).expanduser()
+    path = Path(item).expanduser()
     if path.is_dir():
         return _compressed_in(path)
     if not is_compressed(path):

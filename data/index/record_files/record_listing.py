@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError, NoShardsError
+from data.errors import DataError, NoShardsError, shown
 from data.index import shard_access
 from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
@@ -41,7 +41,7 @@ def _files(item: str, unpack: Unpack) -> list[RecordFile] | None:
     if shard_access.is_url(item):
         if item.split("?")[0].endswith((*SUFFIXES, INDEX)):
             raise DataError(
-                f"{item}: files of records are only read from a file system; copy them, or"
+                f"{shown(item)}: files of records are only read from a file system; copy them, or"
                 " `hpckit data pack` them to tars, which are read from any URL"
             )
         return None

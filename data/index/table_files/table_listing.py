@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from data.errors import DataError, NoShardsError
+from data.errors import DataError, NoShardsError, shown
 from data.index import shard_access
 from data.index.shard_listing import Shards, files_of_items, is_folder_of_tars, items_of
 from data.index.shard_patterns import entries_of, find_files, refuse_twice
@@ -28,7 +28,8 @@ def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | N
     paths = files_of_items(items, lambda item: _files(item, rows), "a table")
     if paths is None:
         if rows:
-            raise DataError(f"{', '.join(items)}: not a table, of which rows=True reads the rows")
+            given = ", ".join(str(shown(item)) for item in items)
+            raise DataError(f"{given}: not a table, of which rows=True reads the rows")
         return None
     refuse_twice((path for path, _ in paths), "rows")
     tables = [open_(path) for path, open_ in paths]
@@ -58,8 +59,8 @@ def _files(item: str, rows: bool) -> list[tuple[Path, _Open]] | None:
     if shard_access.is_url(item):
         if item.split("?")[0].endswith(suffixes):
             raise DataError(
-                f"{item}: tables are only read from a file system; copy them, or write tars, which "
-                "are read from any URL"
+                f"{shown(item)}: tables are only read from a file system; copy them, or write tars,"
+                " which are read from any URL"
             )
         return None
     path = Path(item).expanduser().absolute()

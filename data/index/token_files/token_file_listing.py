@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from data.errors import DataError
+from data.errors import DataError, shown
 from data.index import shard_access
 from data.index.manifest import is_manifest
 from data.index.shard_listing import Shards, files_of_items, items_of
@@ -33,7 +33,7 @@ def open_token_files(shards: Shards, options: TokenFiles | None = None) -> Token
     if paths is None:
         for item in items:
             reason = "it is not a token file: a .bin, a .bin with .idx, or a folder of save_to_disk"
-            given.refuse(item, reason, "dtype", "end_of_text", "column")
+            given.refuse(shown(item), reason, "dtype", "end_of_text", "column")
         return None
     refuse_twice((path for path, _ in paths), "documents")
     return TokenManifest([open_(path, given) for path, open_ in paths], ", ".join(items))
@@ -50,7 +50,7 @@ def _files(item: str) -> list[tuple[Path, _Open]] | None:
     if shard_access.is_url(item):
         if item.split("?")[0].endswith(SUFFIXES):
             raise DataError(
-                f"{item}: token files are only read from a file system; copy it, or"
+                f"{shown(item)}: token files are only read from a file system; copy it, or"
                 " `hpckit data pack` it to tars, which are read from any URL"
             )
         return None

@@ -8,10 +8,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from data import TokenFiles, open_dataset
 from data.errors import DataError, IndexFileError, IndexingError, ShardError
 from data.index.dataset_verification import verify
 from data.index.index_build import build_index, read_index
@@ -19,7 +21,7 @@ from data.index.manifest import NAME, open_manifest
 from data.index.shard import shard_scan, sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard, shard_index
-from data.index.shard_listing import checked_shards, list_shards
+from data.index.shard_listing import Shards, checked_shards, list_shards
 from data.source.protocol import ObjectVersion
 from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
 
@@ -359,6 +361,29 @@ def test_a_folder_whose_name_has_brackets(tmp_path: Path, pattern: str) -> None:
 def test_brackets_in_urls() -> None:
     for url in ("s3://bucket/lr=[1,2]/s.tar", "http://[::1]:80/s.tar", "http://h/s.tar?a=[0-9]*"):
         assert list_shards(url) == [url]
+
+
+def test_no_error_of_a_listing_shows_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    for shards in (
+        [str(tmp_path / "x.jsonl"), "https://h/s.tar?X-Amz-Signature=abcdef"],
+        "https://me:abcdef@h/s-{2..1}.tar",
+        "https://me:abcdef@h/folder/*.tar",
+        "https://h/x.jsonl?X-Amz-Signature=abcdef",
+        "https://h/x.parquet?X-Amz-Signature=abcdef",
+        "https://h/x.bin?X-Amz-Signature=abcdef",
+    ):
+        assert "abcdef" not in refusal(shards)
+    signed = "https://h/s.tar?X-Amz-Signature=abcdef"
+    assert "abcdef" not in refusal(signed, rows=True)
+    assert "abcdef" not in refusal(signed, token_files=TokenFiles(dtype="uint32"))
+
+
+def refusal(shards: Shards, **options: Any) -> str:
+    """What is said of shards at the host h that cannot be opened."""
+    with pytest.raises(DataError, match="h/") as caught:
+        open_dataset(shards, **options)
+    return str(caught.value)
 
 
 def test_one_object_signed_twice_is_given_twice() -> None:
