@@ -72,17 +72,21 @@ def _expand(item: str | Path) -> list[Path]:
     if "://" in str(item):
         raise DataError(f"shards at {item}: only local files and mounted folders can be opened")
     path = Path(item).expanduser()
-    if path.is_dir():
-        found = tars_of(path)
-        if not found:
-            raise NoShardsError(
-                f"no shards: looked for {path / '*.tar'}, but the folder has no tar; "
-                f"`hpckit data pack {path} SHARDS` makes shards of its files"
-            )
-        return found
     if path.exists():
-        return [path]
+        return _shards_at(path)
     return [shard for pattern in _expand_names(str(path)) for shard in _match(pattern)]
+
+
+def _shards_at(path: Path) -> list[Path]:
+    """Return a file, or all tars of a folder. Raises NoShardsError."""
+    if not path.is_dir():
+        return [path]
+    if not (found := tars_of(path)):
+        raise NoShardsError(
+            f"no shards: looked for {path / '*.tar'}, but the folder has no tar; "
+            f"`hpckit data pack {path} SHARDS` makes shards of its files"
+        )
+    return found
 
 
 def tars_of(folder: Path) -> list[Path]:
@@ -101,6 +105,8 @@ def entries_of(folder: Path) -> list[Path]:
 
 def _match(pattern: str) -> list[Path]:
     found = files_at(pattern)
+    if not pattern.endswith(".tar") and found == [Path(pattern)]:
+        return _shards_at(found[0])
     if not found:
         raise NoShardsError(
             f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"

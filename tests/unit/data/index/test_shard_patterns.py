@@ -50,6 +50,13 @@ def test_words_and_steps_are_replaced_as_a_shell_does() -> None:
         assert expand_ranges(same) == [same]
 
 
+def test_folders_among_words_are_their_tars(tmp_path: Path) -> None:
+    for name in ("a/1.tar", "a/2.tar", "b/3.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [path.name for path in find_shards(tmp_path / "{b,a}")] == ["3.tar", "1.tar", "2.tar"]
+
+
 def test_the_braces_of_a_command_are_its_own() -> None:
     command = "pipe:awk '{print $1,$2}' {0..1}.txt"
     assert expand_ranges(command, choices=False) == [
