@@ -45,10 +45,12 @@ def ls(
     Example: hpckit data ls shards --shard 3
     """
     from data.index.manifest import open_manifest
+    from data.index.shard_listing import checked_shards
     from data.index.token_files.token_file_listing import open_token_files
     from hpckit.system.store_timeouts import interactive_sources
 
     screen, source = CommandOutput(json), interactive_sources()
+    dataset = str(checked_shards(dataset))
     options = token_files_of(dtype, end_of_text, block_size, column)
     tokens = open_token_files(dataset, options)
     manifest = open_manifest(dataset, source=source) if tokens is None else tokens

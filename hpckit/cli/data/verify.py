@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -53,11 +54,12 @@ def verify_shards(
     """
     from data.index.dataset_verification import unlisted_tars, verify
     from data.index.manifest import open_manifest
+    from data.index.shard_listing import checked_shards
     from data.index.token_files.token_file_listing import open_token_files
     from hpckit.cli.common.progress_bar import progress_bar
     from hpckit.system.store_timeouts import interactive_sources
 
-    screen = CommandOutput(json)
+    screen, dataset = CommandOutput(json), str(checked_shards(dataset))
     options = token_files_of(dtype, end_of_text, block_size, column)
     tokens = open_token_files(dataset, options)
     sources = interactive_sources()
@@ -104,7 +106,7 @@ def _refuse_shard(path: Path) -> None:
     if path.suffix == ".tar":
         raise CommandUsageError(
             f"{path} is a shard, which is verified by its index: give the folder that has the "
-            f"index, or make one by `hpckit data index {path} --out FOLDER`"
+            f"index, or make one by `hpckit data index {shlex.quote(str(path))} --out FOLDER`"
         )
     raise CommandUsageError(
         f"{path} is neither an index nor a token file; tars are verified by their index, other "

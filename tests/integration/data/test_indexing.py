@@ -202,6 +202,13 @@ def test_verify_says_which_tars_it_does_not_know(shards: Path) -> None:
     assert "not verified, as the index does not list them: t-00.tar\n" in told.stdout
 
 
+def test_a_file_url_of_a_folder_is_the_folder(shards: Path) -> None:
+    document("index", shards)
+    for place in (f"file://{shards}", f"file://{shards}/"):
+        assert hpckit("verify", place).exit_code == 0
+        assert document("ls", place) == document("ls", shards)
+
+
 def test_what_is_no_index_is_not_damaged(tmp_path: Path, shards: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
     for path, said in (
