@@ -42,7 +42,11 @@ class Syscalls:
     def file_system(self, path: str) -> str:
         """Return the kind of the file system that a file or directory is on, such as "ext4"; "" if
         it is not known."""
-        return _file_system_of(os.stat(path).st_dev)  # noqa: PTH116
+        device = os.stat(path).st_dev  # noqa: PTH116
+        try:
+            return file_system_of(device, Path("/proc/self/mountinfo").read_bytes())
+        except OSError:  # no Linux, or /proc is not mounted
+            return ""
 
     def open(self, path: str) -> int:
         """Open a file for reading."""
@@ -93,16 +97,18 @@ class Syscalls:
             os.close(fd)
 
 
-def _file_system_of(device: int) -> str:
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:  # no Linux, or /proc is not mounted
-        return ""
-    for line in mounts:  # "36 35 98:0 /root /mounted/at rw shared:1 - ext4 /dev/sda1 rw"
-        place, _, kind = line.partition(" - ")
-        if place.split()[2] == wanted:
-            return kind.split()[0]
+def file_system_of(device: int, mounts: bytes) -> str:
+    """Return the kind of the file system with this device number; "" if it is not known.
+
+    Args:
+        mounts: the content of /proc/self/mountinfo. Any byte but space, tab, newline and backslash
+            may be in the path of a mount, which any user may choose.
+    """
+    wanted = f"{os.major(device)}:{os.minor(device)}".encode()
+    for line in mounts.split(b"\n"):  # "36 35 98:0 /root /at rw shared:1 - ext4 /dev/sda1 rw"
+        place, _, kind = line.partition(b" - ")
+        if place.split(b" ")[2:3] == [wanted]:
+            return kind.partition(b" ")[0].decode(errors="replace")
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from checkpointing.storage.interface import Buffer
 from checkpointing.storage.lazy_parts import LazyPart, LazyParts, Part
 from checkpointing.storage.posix.posix_storage import PosixStorage
-from checkpointing.storage.posix.syscalls import Syscalls
+from checkpointing.storage.posix.syscalls import Syscalls, file_system_of
 from checkpointing.storage.posix.write_buffer import ALIGNMENT, WriteBuffer
 from tests.unit.checkpointing.storage.posix.test_posix_storage import AT_ONCE, failing, files_in
 
@@ -143,3 +144,13 @@ def test_after_an_error_the_file_is_written_anew(tmp_path: Path) -> None:
 
 def test_the_kind_of_a_file_system_is_read() -> None:
     assert Syscalls().file_system("/proc") == "proc"
+
+
+def test_a_path_that_looks_like_several_lines_or_fields() -> None:
+    odd = "/a\rb\x0b\x85\u2028\xa0c - ext4".replace(" ", "\\040").encode() + b"\xff"
+    mounts = (
+        b"1 1 0:50 / " + odd + b" rw - fuse.x\xff x rw\n2 1 253:1 / / rw shared:1 - xfs /a rw\n"
+    )
+    assert file_system_of(os.makedev(253, 1), mounts) == "xfs"
+    assert file_system_of(os.makedev(0, 50), mounts).startswith("fuse")
+    assert not file_system_of(os.makedev(8, 1), mounts)
