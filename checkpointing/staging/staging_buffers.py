@@ -51,10 +51,6 @@ class StagingBuffers:
         """Release the buffers and the lent memory."""
         self._buffers, self._lent = {}, np.empty(0, np.uint8)
 
-    @property
-    def bytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers.values())
-
     def _present(self, name: str, like: Tensor) -> Tensor | None:
         """Returns the buffer of this name, or a part of the lent memory; None if neither is as
         `like`."""

@@ -22,7 +22,6 @@ def test_what_is_in_them_comes_back_bit_for_bit(dtype: str) -> None:
     for name, buffer in staging.buffers(live).items():
         assert (buffer.shape, buffer.dtype) == (saved[name].shape, saved[name].dtype)
         as_bytes(buffer)[:] = as_bytes(saved[name])
-    assert staging.bytes == sum(tensor.nbytes for tensor in saved.values())
     staging.copy_back(live)
     for name, tensor in saved.items():
         assert bytes(as_bytes(live[name])) == bytes(as_bytes(tensor)), name
@@ -34,7 +33,6 @@ def test_released_ones_are_not_used_again() -> None:
     held = staging.buffers(live)["w"]
     assert staging.buffers(live)["w"].data_ptr() == held.data_ptr()
     staging.release()
-    assert staging.bytes == 0
     assert staging.buffers(live)["w"].data_ptr() != held.data_ptr()
 
 
