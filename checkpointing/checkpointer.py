@@ -170,8 +170,9 @@ class Checkpointer:
             is_fresh: `state` was just built, and holds nothing that is needed if this fails. What
                 is read from the store for tensors in host memory then goes into them as soon as it
                 is checked, chunk by chunk, instead of once everything is checked on every rank.
-                This takes less time and half the memory. If this raises, the content of `state` is
-                undefined.
+                This takes less time and half the memory. Tensors that other ranks hold too, or
+                that share memory, wait for all ranks as ever. If this raises, the content of
+                `state` is undefined.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.

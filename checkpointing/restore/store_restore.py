@@ -290,7 +290,7 @@ class Restorer:
         """Read this rank's share, for itself and for others. Returns why not, if it is damaged."""
         tensors = readable.tensors
         specs = readable.checkpoint.tensors()
-        tiles = {name: spec.tile for name, spec in specs.items()}
+        tiles = None if self.is_fresh else {name: spec.tile for name, spec in specs.items()}
         direct = directly_filled(tensors, groups, tiles, readable.elsewhere)
         buffers = self.staging.buffers({n: t for n, t in tensors.items() if n not in direct})
         mine = [
@@ -359,17 +359,19 @@ def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor])
 def directly_filled(
     tensors: Mapping[str, Tensor],
     groups: Iterable[ReadGroup],
-    tiles: Mapping[str, Shape],
+    tiles: Mapping[str, Shape] | None,
     elsewhere: Collection[str],
 ) -> dict[str, Tensor]:
-    """Returns the live tensors that need no staging buffer, since the checked chunks are kept and
-    then copied into them: those in host memory that no other rank holds, that share memory with no
-    other tensor, and that need whole chunks, so that these take no more memory than buffers would.
+    """Returns the live tensors that need no staging buffer, since the checked chunks are copied
+    into them, at once or after they were kept: those in host memory that no other rank holds and
+    that share memory with no other tensor.
 
     Args:
         tensors: the live tensors, by name.
         groups: groups of this rank.
-        tiles: the extents of the tiles of each tensor, of which a chunk is one or a part.
+        tiles: if chunks are kept, the extents of the tiles of each tensor, of which a chunk is one
+            or a part: tensors that need parts of chunks are left out, as whole chunks would take
+            more memory than buffers. None: none are kept.
         elsewhere: names of tensors that are filled before the live ones.
     """
     cells = [cells_of(tensor) for tensor in tensors.values()]
@@ -385,7 +387,10 @@ def directly_filled(
         for name, parts in group.reads[0].items()
         if name in fitting
         and name not in elsewhere
-        and all(is_on_grid(part.box, tensors[name].shape, tiles[name]) for part in parts)
+        and (
+            tiles is None
+            or all(is_on_grid(part.box, tensors[name].shape, tiles[name]) for part in parts)
+        )
     }
 
 

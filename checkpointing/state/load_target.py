@@ -85,7 +85,7 @@ class LoadTarget:
     def choose(self, inventory: Inventory) -> None:
         """Let the program choose what this rank gets from the states of all ranks of another world
         size. Called once the tensors of `elsewhere` hold the loaded bytes, and before any live
-        tensor does."""
+        tensor does, unless the state is fresh."""
         values = self._found(inventory)
         for path, item in self._items.items():
             if isinstance(item, PerRankItem) and item.is_elsewhere:

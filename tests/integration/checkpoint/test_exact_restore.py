@@ -25,6 +25,7 @@ from checkpointing import (
 )
 from checkpointing.format.torch_dtypes import dtype_name, is_placeholder
 from checkpointing.save.slot_shipper import SlotShipper
+from checkpointing.service.client.service_client import ServiceClient
 from tests.integration.checkpoint.single_process_saves import recorder, restore_one, save_one
 from tests.integration.checkpoint.store_damage import (
     check,
@@ -315,6 +316,23 @@ def test_damage_is_passed_over_and_reaches_no_state(tmp_path: Path, *, is_fresh:
     if not is_fresh:
         assert (found.weight == 5).all()
         assert (found.bias == 6).all()
+
+
+def test_the_memory_of_saves_is_allocated_once_a_restore_has_ended(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def noting(kind: type, name: str) -> Any:
+        real = getattr(kind, name)
+
+        def call(*arguments: Any) -> Any:
+            called.append(name)
+            return real(*arguments)
+
+        return mock.patch.object(kind, name, call)
+
+    with noting(ServiceClient, "resume"), noting(SlotShipper, "begin_allocation"):
+        restore_one(tmp_path, {"w": torch.ones(3)})
+    assert called == ["resume", "begin_allocation"]
 
 
 def test_minutes_in_one_process(tmp_path: Path) -> None:
