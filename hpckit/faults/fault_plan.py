@@ -159,17 +159,8 @@ def plan_drill(
     if kind is DrillKind.SPIKE:
         return _plan_spike(it, chosen, where)
     what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
-    if not restarts_ranks(it, kind):
-        return FaultPlan(kind, what, "the worker continues", chosen, where)
     expect = "all workers are restarted within the generation"
     return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
-
-
-def restarts_ranks(it: Overview, kind: DrillKind) -> bool:
-    """Whether a fault of a worker has the ranks restarted. Without Slurm, workers ignore SIGTERM;
-    a job's worker ends if its agent does not ask it to leave within a second, as Slurm may send
-    SIGTERM to end a job."""
-    return kind is not DrillKind.WORKER_TERM or it.is_slurm
 
 
 def _plan_slow(rank: int, node: int, slowdown: Slowdown | None) -> FaultPlan:

@@ -23,7 +23,6 @@ from hpckit.faults.fault_plan import (
     DrillKind,
     ImpossibleDrillError,
     plan_drill,
-    restarts_ranks,
     training_nodes,
 )
 from hpckit.faults.plan_execution import execute_fault_plan
@@ -195,7 +194,7 @@ class InjectionTrigger:
     def _restarts(self, kind: str) -> bool:
         if kind in self._site.faults:
             return self._site.faults[kind].restarts
-        return kind not in _NO_RESTART and restarts_ranks(self._look(), DrillKind(kind))
+        return kind not in _NO_RESTART
 
     def _new_step(self) -> int:
         self._events += self._tail.read()
