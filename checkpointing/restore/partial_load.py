@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,9 @@ from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.read.chunk_copies import StoreCopies
 from checkpointing.store.store import Store, StoredManifest
+
+_MOST_NAMES = 3
+"""Names of tensors of each side in the error about states that have nothing in common."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,13 @@ def load(
             longest prefix that matches is used.
         checkpoint_id: the id of the checkpoint, if the step was saved more than once.
         strict: raise if the items of the state differ from those of the checkpoint; if False, load
-            what both have. Shapes and dtypes must match in any case.
+            what both have, of which there must be a tensor if the state has any. Shapes and dtypes
+            must match in any case.
 
     Raises:
         FileNotFoundError: there is no such store, run or step.
-        StructureError: the checkpoint holds other tensors or values than the state.
+        StructureError: the checkpoint holds other tensors or values than the state, or, without
+            `strict`, none of the state's tensors.
         CheckpointError: it is damaged, or of an unknown format.
     """
     ranks = RankGroup()
@@ -115,11 +120,19 @@ class _Loader:
         stored = self._ranks.from_rank0(lambda: self._find(step))
         target = LoadTarget(state)
         checkpoint = self._ranks.all_or_none(lambda: self._manifests.share(stored))
-        inventory = self._as_named_here(target, Inventory.of(checkpoint))
+        whole = Inventory.of(checkpoint)
+        inventory = self._as_named_here(target, whole)
         target.form(inventory)
         wants = target.wants()
         loaded = _compare(stored, wants, inventory)
-        self._check(stored, self._ranks.all_gather(wants, self._ranks.control), inventory, strict)
+        of_all = self._ranks.all_gather(wants, self._ranks.control)
+        self._check(stored, of_all, inventory, strict)
+        if not strict and (names := _without_match(of_all, inventory)):
+            raise StructureError(
+                f"no tensor of the state is in checkpoint {stored.save.id} of run {self._run!r} in "
+                f"{self._store.url}: the state has {_first(names)}; the checkpoint has "
+                f"{_first(whole.tensors)}; `rename` maps the beginnings of names"
+            )
         tensors = {n: target.leaves.tensors[n] for n in wants.tensors if n in inventory.tensors}
         self._read(checkpoint, tensors)
         found = Inventory(wants.tensors, inventory.values) if not strict else inventory
@@ -198,6 +211,17 @@ def _compare(stored: StoredManifest, wants: StateRequirements, inventory: Invent
     there = {*inventory.tensors, *inventory.values}
     missing, unexpected = sorted(wanted - there), sorted(there - wanted)
     return LoadResult(stored.save.id, stored.save.step, tuple(missing), tuple(unexpected))
+
+
+def _without_match(wants: Sequence[StateRequirements], inventory: Inventory) -> set[str]:
+    """Returns the names of the tensors of all ranks if the checkpoint has none of them."""
+    names = {name for one in wants for name in one.tensors}
+    return names if names.isdisjoint(inventory.tensors) else set()
+
+
+def _first(names: Collection[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(sorted(names)[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _common(wants: StateRequirements, inventory: Inventory) -> StateRequirements:

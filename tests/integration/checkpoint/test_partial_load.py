@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_a_state_that_does_not_fit_is_told_and_left_alone(tmp_path: Path, base: 
     assert loaded.missing == ("model/2.bias", "model/2.weight")
     assert _same(model[:2], base)
     assert torch.equal(model.state_dict()["2.weight"], before["2.weight"])
+
+
+def test_a_load_of_nothing_is_refused_even_if_not_strict(tmp_path: Path, base: nn.Module) -> None:
+    """As of a model that is wrapped: it would train from its random weights."""
+    wrapped = nn.Sequential(OrderedDict(module=_model(2)))
+    before = {name: tensor.clone() for name, tensor in wrapped.state_dict().items()}
+    message = r"no tensor of the state is in .* has model/module\.0\.bias, .* has model/0\.bias, "
+    with pytest.raises(StructureError, match=message):
+        load({"model": wrapped}, tmp_path, run="base", strict=False)
+    assert all(torch.equal(before[n], t) for n, t in wrapped.state_dict().items())
+    with pytest.raises(StructureError, match="`rename`"):
+        load({"modle": _model(2)}, tmp_path, run="base", strict=False)
 
 
 def test_another_shape_is_refused_even_if_not_strict(tmp_path: Path, base: nn.Module) -> None:
