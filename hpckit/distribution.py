@@ -103,6 +103,5 @@ def warn_of_conflict(packages: str | Path) -> None:
         return
     found = conflict_in(packages)
     if found is not None:
-        import sys  # a line and no warning: filters of warnings would hide it, or make it an error
-
+        # a line and no warning: filters of warnings would hide it, or make it an error
         print(f"hpckit: {describe_conflict(found)}: {REPAIR}", file=sys.stderr)

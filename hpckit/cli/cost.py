@@ -16,6 +16,7 @@ from hpckit.cli.common.run_argument import (
     NodePrice,
     RootOption,
     complete_run,
+    require_root,
     submitted_run,
 )
 
@@ -82,6 +83,7 @@ def cost(
 
     with reported_errors(json):
         out = CommandOutput(json)
+        require_root(root)
         found = [submitted_run(run) for run in runs] if runs else runs_below(root)
         line = read_lineage(found, root) if lineage else Lineage(tuple(found), {}, ())
         prices = Prices(node_price, gpu_price)
@@ -153,8 +155,9 @@ def _print_run(cost: RunCost, out: CommandOutput) -> None:
 
     shown = table("cause", "node-hours", "share", right=("node-hours", "share"))
     for cause, hours in cost.node_hours.items():
-        if (share := f"{cost.share(cause):.1%}") != "0.0%":
-            shown.add_row(cause, f"{hours:,.2f}", share)
+        cells = (f"{hours:,.2f}", f"{cost.share(cause):.1%}")
+        if cells != ("0.00", "0.0%"):
+            shown.add_row(cause, *cells)
     out.table(shown)
     for name, text in _facts(cost):
         out.fact(name, text)

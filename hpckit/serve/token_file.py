@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 from hpckit.serve.access_rules import LEAST_TOKEN
-from hpckit.system.os_errors import describe
 
 _MOST_BYTES = 4096
 _BYTES = 32
@@ -36,7 +35,7 @@ def read_token(path: Path) -> str:
     except FileNotFoundError:
         return _make(path)
     except OSError as error:
-        raise TokenFileError(f"{describe(error, path)}; name a file of your own") from None
+        raise TokenFileError(f"{path}: {error.strerror}; name a file of your own") from None
     if problem := _problem(os.fstat(handle)):
         os.close(handle)
         raise TokenFileError(f"{path} {problem}")

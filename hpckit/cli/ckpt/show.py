@@ -92,11 +92,11 @@ def show(
         key=lambda r: (-r.raw_bytes, r.name),
     )
     wanted = [r for r in rows if matches(r.name, tensor)]
-    if tensor and not wanted and rows:
-        names = listing([clean(r.name) for r in rows], 3)
-        raise CommandUsageError(f"--tensor: no tensor is {' or '.join(tensor)}; there are {names}")
     every = {n: v for t in tables.values() for n, v in t.values.items()}
     values = {n: readable(v) for n, v in every.items() if matches(n, tensor)}
+    if tensor and not wanted and not values and rows:
+        names = listing([clean(r.name) for r in rows], 3)
+        raise CommandUsageError(f"--tensor: no tensor is {' or '.join(tensor)}; there are {names}")
     most = max(len(wanted), len(values)) if all_ else limit
     _print_header(out, chosen.found, at.store.url, labels, metrics)
     _print_tensors(out, wanted, most)

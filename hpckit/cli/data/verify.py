@@ -92,7 +92,8 @@ def verify_shards(
         screen.line(
             "next: fetch these again, or run `hpckit data index --hash` if the change was intended"
         )
-    screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
+    body = {"full": full, "shards": [asdict(verdict) for verdict in verdicts]}
+    screen.document({**body, "unlisted": others})
     return DAMAGED if wrong else NOT_ALL if unhashed else 0
 
 

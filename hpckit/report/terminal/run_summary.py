@@ -66,7 +66,7 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
     shown = _generations(history, console.width)
     console.print(shown)
     if history.interruptions:
-        has_split = shown.columns[-1].header == _SPLIT
+        has_split = any(column.header == _SPLIT for column in shown.columns)
         console.print(_LOST + _LOST_SPLIT * has_split, style="dim", highlight=False)
     for name, text in _facts(run, history, told.events):
         console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
