@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import reported_errors
-from hpckit.cli.common.run_argument import ROOT, JsonOption, RootOption, complete_run, submitted_run
+from hpckit.cli.common.run_argument import (
+    ROOT,
+    JsonOption,
+    RootOption,
+    complete_run,
+    require_root,
+    submitted_run,
+)
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
@@ -70,6 +77,7 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     from hpckit.report.terminal.status_table import table_of
     from hpckit.system.os_errors import describe
 
+    require_root(root)
     runs = []
     for run in runs_below(root):
         try:

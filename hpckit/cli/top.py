@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import ROOT
+from hpckit.cli.common.run_argument import ROOT, require_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,7 @@ def top(
             raise CommandError("hpckit top needs a terminal; use hpckit status")
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a name may have what a terminal cannot show
+        require_root(root)
         screen = TopScreen(root)
         with (
             silenced_warnings(),

@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own, _ = split(arguments)
-    if "--help" in own or "-h" in own:
-        return _print_help(own)
     try:
+        if "--help" in own or "-h" in own:
+            return _print_help(own)
         with early_signals():
             return run_command(parse_arguments(arguments), composition)
     except SpecError as error:

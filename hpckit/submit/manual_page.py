@@ -13,6 +13,8 @@ from typing import NamedTuple
 from hpckit.config import spec as spec_package
 from hpckit.config.config_trees import Groups
 from hpckit.config.renamed_keys import current_key
+from hpckit.config.spec_error import SpecError
+from hpckit.text.suggestions import did_you_mean
 
 PAGE = """\
 {program} - compose a config, start the run, keep it running until it is done
@@ -108,10 +110,18 @@ def keys(prefix: str = "") -> list[SpecKey]:
 
 
 def key_reference(prefix: str) -> str:
-    """Returns the name, type and meaning of every key that starts with `prefix`, as text."""
+    """Returns the name, type and meaning of every key that starts with `prefix`, as text.
+
+    Raises:
+        SpecError: there is none.
+    """
     found = keys(current_key(prefix))
-    lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in found]
-    return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
+    if not found:
+        names = [key.name for key in keys()]
+        groups = {name[:at] for name in names for at, letter in enumerate(name) if letter == "."}
+        hint = did_you_mean(prefix, [*names, *sorted(groups)])
+        raise SpecError([f"no key starts with {prefix!r}; {hint}see {program()} --help keys"])
+    return "\n".join(f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in found)
 
 
 Fields = list[tuple[str, str, str]]

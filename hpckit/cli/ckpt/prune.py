@@ -75,7 +75,12 @@ def prune_run(
             raise CommandUsageError(
                 f"{problem} in run {name} of {at.store.url}: nothing was removed"
             )
-        if dry_run or (out.is_asking() and not yes):
+        if not (dry_run or yes or out.is_asking()):
+            raise CommandUsageError(
+                "give --yes, because there is no terminal to ask on (--dry-run shows what would be "
+                "removed); nothing was removed"
+            )
+        if dry_run or not yes:
             plan = make_plan(at.store, choices, out)
             print_plan(plan, out)
             if dry_run:

@@ -54,7 +54,10 @@ GpuPrice = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of text.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask. Needed where there is no terminal to ask on."),
+]
 
 
 def submitted_run(path: Path) -> RunDir:
@@ -75,6 +78,13 @@ def submitted_run(path: Path) -> RunDir:
             f"{found.path} does not contain a submission; start the run with hpckit launch"
         )
     return found
+
+
+def require_root(root: Path) -> None:
+    """Raise FileNotFoundError if a folder of runs that was named does not exist. The default one
+    need not, as before the first run."""
+    if root != ROOT and not root.is_dir():
+        raise FileNotFoundError(f"--root: there is no folder {root.resolve()}")
 
 
 def run_names(root: Path) -> list[str]:

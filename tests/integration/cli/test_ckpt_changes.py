@@ -51,7 +51,7 @@ def test_prune_does_what_the_dry_run_said(store: Store) -> None:
     lost = ["optimizer", "rng", "scheduler"]
     assert fates == {400: (False, []), 300: (True, []), 200: (False, lost), 100: (False, [])}
     assert len(document("ls", store.url)["checkpoints"]) == 4
-    done = document("prune", store.url, *policies, "--grace", 0)
+    done = document("prune", "--yes", store.url, *policies, "--grace", 0)
     assert [int(id_[:10]) for id_ in done["removed"]] == [300]
     assert [int(id_[:10]) for id_ in done["reduced"]] == [200]
     assert done["swept"]["deleted"] == plan["freed"]["packs"]
@@ -73,7 +73,7 @@ def test_prune_needs_policies_that_make_sense(store: Store) -> None:
 def test_prune_waits_for_the_grace_period_unless_told_not_to(store: Store) -> None:
     alone = np.random.default_rng(9).standard_normal(500).astype("f4")
     make(store, 50, {"model/alone": ("float32", alone)})
-    policy = ("prune", store.url, "--keep", "last=4")
+    policy = ("prune", "--yes", store.url, "--keep", "last=4")
     left = document(*policy, "--grace", 3600, "--no-wait")["swept"]
     assert (left["condemned"], len(left["waiting"]), left["deleted"]) == (1, 1, 0)
     done = document(*policy, "--grace", 3)["swept"]
@@ -83,7 +83,7 @@ def test_prune_waits_for_the_grace_period_unless_told_not_to(store: Store) -> No
 
 def test_prune_counts_no_damaged_checkpoint(store: Store) -> None:
     break_manifest(store, 400, at=-1)
-    body = document("prune", store.url, *KEEP, "--grace", 0, exit_code=1)
+    body = document("prune", "--yes", store.url, *KEEP, "--grace", 0, exit_code=1)
     assert sorted(int(id_[:10]) for id_ in body["removed"]) == [100, 200]
     assert list(body["damaged"]) == [save_of(store, 400).id]
     assert {i["step"] for i in document("ls", store.url)["checkpoints"]} == {300, 400}
@@ -91,7 +91,7 @@ def test_prune_counts_no_damaged_checkpoint(store: Store) -> None:
 
 def test_prune_deletes_no_pack_beside_an_unreadable_manifest(store: Store) -> None:
     break_manifest(store, 300)
-    body = document("prune", store.url, *KEEP, "--grace", 0, exit_code=1)
+    body = document("prune", "--yes", store.url, *KEEP, "--grace", 0, exit_code=1)
     assert body["swept"]["unreadable"]
     assert body["swept"]["deleted"] == 0
 
@@ -100,11 +100,11 @@ def test_pins_survive_a_prune_and_show(store: Store) -> None:
     ok("pin", store.url, 100, "--why", "figure 3")
     assert document("ls", store.url)["checkpoints"][0]["marks"] == ["pinned"]
     assert "figure 3" in ok("show", store.url, 100)
-    ok("prune", store.url, *KEEP, "--grace", 0)
+    ok("prune", "--yes", store.url, *KEEP, "--grace", 0)
     assert {i["step"] for i in document("ls", store.url)["checkpoints"]} == {100, 400}
     assert "unpinned" in ok("unpin", store.url, 100)
     assert "was not pinned" in ok("unpin", store.url, 100)
-    ok("prune", store.url, *KEEP, "--grace", 0)
+    ok("prune", "--yes", store.url, *KEEP, "--grace", 0)
     assert {i["step"] for i in document("ls", store.url)["checkpoints"]} == {400}
 
 
@@ -260,9 +260,9 @@ def test_flatten_leaves_no_bases(store: Store) -> None:
 
 
 def test_compact_frees_dead_bytes(store: Store) -> None:
-    ok("prune", store.url, "--keep", "model:last=4", "--grace", 0)
+    ok("prune", "--yes", store.url, "--keep", "model:last=4", "--grace", 0)
     ok("compact", store.url, "--threshold", 0)
-    ok("prune", store.url, "--keep", "last=4", "--grace", 0)
+    ok("prune", "--yes", store.url, "--keep", "last=4", "--grace", 0)
     packs = document("du", store.url)["packs"]
     assert (packs["dead_bytes"], packs["garbage_bytes"]) == (0, 0)
     assert "all whole" in ok("verify", store.url)
@@ -348,6 +348,11 @@ def test_export_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
     assert "does not exist" in refused(
         "import", tmp_path / "none", store.url, "--format", "dcp", "--step", 1
     )
+
+
+def test_without_a_terminal_prune_removes_nothing_that_was_not_confirmed(store: Store) -> None:
+    assert "give --yes" in refused("prune", store.url, *KEEP, "--grace", 0)
+    assert len(document("ls", store.url)["checkpoints"]) == 4
 
 
 def test_on_a_terminal_prune_asks(store: Store) -> None:

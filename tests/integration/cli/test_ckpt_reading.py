@@ -362,7 +362,7 @@ def test_verify_says_what_it_left_out(store: Store) -> None:
         body["bytes"] == body["pack_bytes"] == document("du", store.url)["packs"]["garbage_bytes"]
     )
     assert "in 1 pack of running, unfinished or removed saves" in ok("verify", store.url)
-    ok("prune", store.url, "--keep", "model:last=4", "--grace", 3600, "--no-wait")
+    ok("prune", "--yes", store.url, "--keep", "model:last=4", "--grace", 3600, "--no-wait")
     body = document("verify", store.url)["left_out"]
     assert body["condemned_bytes"] > 0
     assert body["dead_bytes"] == document("du", store.url)["packs"]["dead_bytes"]
@@ -439,7 +439,7 @@ def test_commands_on_s3(s3_url: S3Place, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(document("ls", s3_url.url)["checkpoints"]) == 4
     assert len(document("ls", f"{s3_url.url}/runs/demo")["checkpoints"]) == 4
     ok("pin", s3_url.url, 100)
-    done = document("prune", s3_url.url, *KEEP, "--grace", 0)
+    done = document("prune", "--yes", s3_url.url, *KEEP, "--grace", 0)
     assert sorted(int(id_[:10]) for id_ in done["removed"]) == [200, 300]
     assert "all whole" in ok("verify", s3_url.url)
     assert "hpckit.json" in refused("ls", f"{s3_url.url}/nothing")

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.spec_error import SpecError
 from hpckit.config.spec_parser import all_keys
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.manual_page import key_reference, manual
@@ -29,8 +30,9 @@ def test_a_prefix_selects() -> None:
     assert shown("train.steps") == ["train.steps"]
 
 
-def test_a_prefix_of_nothing_is_said() -> None:
-    assert key_reference("modle") == "no key starts with 'modle'"
+def test_a_prefix_of_nothing_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"no key starts with 'modle'; did you mean model\? see "):
+        key_reference("modle")
 
 
 def test_bounds_are_told_in_words() -> None:
