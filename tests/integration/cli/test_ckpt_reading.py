@@ -267,6 +267,8 @@ def test_show_limits_and_filters(store: Store) -> None:
     body = document("show", store.url, "--tensor", "*frozen", "--tensor", "sched*")
     assert [row["name"] for row in body["tensors"]] == ["model/frozen"]
     assert list(body["values"]) == ["scheduler/epoch"]
+    body = document("show", store.url, "--tensor", "sched*")
+    assert (body["tensors"], list(body["values"])) == ([], ["scheduler/epoch"])
 
 
 def test_show_of_damage(store: Store) -> None:

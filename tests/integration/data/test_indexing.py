@@ -200,6 +200,7 @@ def test_verify_says_which_tars_it_does_not_know(shards: Path) -> None:
     told = hpckit("verify", shards)
     assert told.exit_code == 0
     assert "not verified, as the index does not list them: t-00.tar\n" in told.stdout
+    assert document("verify", shards)["unlisted"] == ["t-00.tar"]
 
 
 def test_a_file_url_of_a_folder_is_the_folder(shards: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from hpckit.cli import cost
+from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
+from hpckit.report.cost.cost_summary import Prices, read_cost
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord, write_fork
 from tests.unit.hpckit.report.sample_runs import ran
@@ -51,6 +56,18 @@ def test_a_run_by_cause(runs: tuple[RunDir, RunDir]) -> None:
     assert status == 0
     for text in ("cause", "trained", "34.1%", "ETTR", "45.5%", "GPU-hours", "money"):
         assert text in output
+
+
+def test_only_a_cause_without_node_hours_and_share_has_no_row(
+    runs: tuple[RunDir, RunDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hours = {"trained": 90_000.0, "start-up": 40.0, "end": 0.001}
+    found = replace(read_cost(runs[0], Prices()), node_hours=hours)
+    cost._print_run(found, CommandOutput(as_json=False))
+    output = capsys.readouterr().out
+    assert "90,000.00" in output
+    assert re.search(r"start-up +40\.00 +0\.0%", output)
+    assert "end" not in output.split()
 
 
 def test_several_runs_and_their_sum(runs: tuple[RunDir, RunDir]) -> None:
