@@ -23,10 +23,12 @@ from hpckit.cli.common.run_argument import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.cli.common.command_output import Cell, CommandOutput
     from hpckit.report.cost.cost_summary import Prices, RunCost
     from hpckit.report.cost.lineage import Lineage
     from hpckit.rundir.directory import RunDir
+
+_NUMBERS = ("node-hours", "trained", "ETTR", "money")
 
 
 def cost(
@@ -164,36 +166,51 @@ def _print_run(cost: RunCost, out: CommandOutput) -> None:
 
 
 def _print_runs(costs: list[RunCost], whole: RunCost, line: Lineage, out: CommandOutput) -> None:
-    from hpckit.cli.common.command_output import table
-    from hpckit.report.cost.node_hours import TRAINED
+    from hpckit.cli.common.command_output import clean, fitted_table
 
-    columns = ("node-hours", "trained", "ETTR", "money")
-    shown = table("run", *columns, *(["forked from"] if line.forks else []), right=columns)
+    rows: list[dict[str, Cell]] = []
     for run, one in zip(line.runs, costs, strict=True):
         ettr = "" if one.ettr is None else f"{one.ettr:.1%}"
-        money = "" if one.money is None else f"{one.money:,.2f}"
-        hours, trained = f"{one.total_hours:,.2f}", f"{one.share(TRAINED):.1%}"
         fork = line.forks.get(run.path)
-        where = [f"step {fork.step:,} of {fork.run}" if fork else ""] if line.forks else []
-        shown.add_row(one.names[0], hours, trained, ettr, money, *where)
-    out.table(shown)
+        where = clean(f"step {fork.step:,} of {fork.run}") if fork else ""
+        rows.append({"run": clean(one.names[0]), **_cells(one), "ETTR": ettr, "forked from": where})
+    priced = ["money"] if whole.money is not None else []
+    importance = ["run", "node-hours", *priced, "trained", "ETTR"]
+    importance += ["forked from"] if line.forks else []
+    folded = {"run": 20} | ({"forked from": 20} if line.forks else {})
+    columns = ("run", *_NUMBERS, "forked from")
+    out.table(
+        fitted_table(rows, importance, out.width, columns=columns, right=_NUMBERS, folded=folded)
+    )
     for name, text in _facts(whole):
         out.fact(name, text)
 
 
 def _print_users(users: dict[str, RunCost], whole: RunCost, out: CommandOutput) -> None:
-    from hpckit.cli.common.command_output import table
-    from hpckit.report.cost.node_hours import TRAINED
+    from hpckit.cli.common.command_output import clean, fitted_table
 
-    columns = ("runs", "node-hours", "trained", "money")
-    shown = table("user", *columns, right=columns)
-    for user, one in users.items():
-        money = "" if one.money is None else f"{one.money:,.2f}"
-        hours, trained = f"{one.total_hours:,.2f}", f"{one.share(TRAINED):.1%}"
-        shown.add_row(user, str(len(one.names)), hours, trained, money)
-    out.table(shown)
+    rows: list[dict[str, Cell]] = [
+        {"user": clean(user), "runs": str(len(one.names)), **_cells(one)}
+        for user, one in users.items()
+    ]
+    priced = ["money"] if whole.money is not None else []
+    importance = ("user", "node-hours", *priced, "runs", "trained")
+    columns, numbers, folded = ("user", "runs", *_NUMBERS), ("runs", *_NUMBERS), {"user": 12}
+    out.table(
+        fitted_table(rows, importance, out.width, columns=columns, right=numbers, folded=folded)
+    )
     for name, text in _facts(whole):
         out.fact(name, text)
+
+
+def _cells(cost: RunCost) -> dict[str, Cell]:
+    from hpckit.report.cost.node_hours import TRAINED
+
+    return {
+        "node-hours": f"{cost.total_hours:,.2f}",
+        "trained": f"{cost.share(TRAINED):.1%}",
+        "money": "" if cost.money is None else f"{cost.money:,.2f}",
+    }
 
 
 def _facts(cost: RunCost) -> list[tuple[str, str]]:

@@ -21,7 +21,15 @@ from checkpointing.store.inspection.checkpoint_diff import (
 from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import opened
-from hpckit.cli.common.command_output import Cell, CommandOutput, clean, count, size, table
+from hpckit.cli.common.command_output import (
+    Cell,
+    CommandOutput,
+    clean,
+    count,
+    fitted_table,
+    size,
+    table,
+)
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
@@ -32,7 +40,6 @@ from hpckit.report.checkpoints.tensor_changes import (
     interest,
     short,
 )
-from hpckit.report.terminal.fitting_columns import fitting_cells
 
 _IMPORTANCE = ("tensor", "", "size", "rel. L2", "max |B-A|", "elements", "chunks")
 """Columns of the tensors, the least important one last."""
@@ -108,12 +115,10 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
         raw = size(spec.bytes) if spec else ""
         row: dict[str, Cell] = {"tensor": clean(diff.name), "": _word(diff), "size": raw}
         cells.append(row | dict(zip(numbers, changes, strict=True)))
-    fitting = fitting_cells(cells, _IMPORTANCE, out.width, _FOLDED)
-    columns = [name for name in cells[0] if name in fitting] if cells else [*_IMPORTANCE]
-    rows = table(*columns, right=("size", *numbers), folded=[*_FOLDED])
-    for shown_cells in cells:
-        rows.add_row(*(shown_cells[name] for name in columns))
-    out.table(rows)
+    columns, right = ("tensor", "", "size", *numbers), ("size", *numbers)
+    out.table(
+        fitted_table(cells, _IMPORTANCE, out.width, columns=columns, right=right, folded=_FOLDED)
+    )
     if most is not None and len(shown) > most:
         out.line(f"and {count(len(shown) - most, 'more tensor')}: --all shows all")
     for diff in shown:

@@ -16,7 +16,16 @@ from checkpointing.store.inspection.space_usage import (
     per_checkpoint,
 )
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
-from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table
+from hpckit.cli.common.command_output import (
+    Cell,
+    CommandOutput,
+    clean,
+    count,
+    fitted_table,
+    listing,
+    size,
+    table,
+)
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
 from hpckit.cli.common.store_options import PlaceArg, RunOption
@@ -50,17 +59,26 @@ def _print_checkpoints(
     usages: Sequence[CheckpointUsage],
     measured: MeasuredStore,
 ) -> None:
-    with_run = at.run is None and len(at.runs) > 1
+    with_run = ["run"] if at.run is None and len(at.runs) > 1 else []
     numbers = ("stored", "needs", "alone", "shared")
-    columns = [*(["run"] if with_run else []), "step", "id", *numbers]
-    rows = table(*columns, right=("step", *numbers), folded=("run",))
-    for usage in usages:
-        cost = usage.cost
-        cells = [str(usage.save.step), usage.save.id]
-        cells += [size(measured.stored[usage.save])]
-        cells += [size(cost.total), size(cost.alone), size(cost.shared)]
-        rows.add_row(*([clean(usage.save.run)] if with_run else []), *cells)
-    out.table(rows)
+    rows: list[dict[str, Cell]] = [
+        {
+            "run": clean(usage.save.run),
+            "step": str(usage.save.step),
+            "id": usage.save.id,
+            "stored": size(measured.stored[usage.save]),
+            "needs": size(usage.cost.total),
+            "alone": size(usage.cost.alone),
+            "shared": size(usage.cost.shared),
+        }
+        for usage in usages
+    ]
+    importance = [*with_run, "step", "id", "stored", "alone", "needs", "shared"]
+    columns, right = ("run", "step", "id", *numbers), ("step", *numbers)
+    folded = {"run": 12} if with_run else {}
+    out.table(
+        fitted_table(rows, importance, out.width, columns=columns, right=right, folded=folded)
+    )
     out.line(
         "stored: as in ls, without the bases of differences; needs: with these, each byte once; "
         "alone: what removing just this one would free; shared: what others also need"

@@ -20,9 +20,11 @@ from checkpointing.store.pins_and_labels import label_of, readable_marks
 from hpckit.cli.ckpt.checkpoint_selection import choose
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
+    Cell,
     CommandOutput,
     clean,
     count,
+    fitted_table,
     listing,
     number,
     ratio,
@@ -34,10 +36,10 @@ from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import short
-from hpckit.report.terminal.fitting_columns import fitting_cells
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
 _MOST_DIFFERENCES = 10
+_COLUMNS = ("tensor", "shape", "dtype", "raw", "stored", "ratio", "codecs", "chunks", "depth")
 _IMPORTANCE = ("tensor", "raw", "stored", "shape", "ratio", "dtype", "codecs", "chunks", "depth")
 """Columns of the tensors, the least important one last."""
 _FOLDED = {"tensor": 24, "shape": 10, "codecs": 8}
@@ -186,18 +188,17 @@ def _print_tensors(out: CommandOutput, wanted: Sequence[TensorRow], most: int) -
     if not wanted:
         return
     cells = [_tensor_cells(r) for r in wanted[:most]]
-    fitting = fitting_cells(cells, _IMPORTANCE, out.width, _FOLDED)
-    columns = [name for name in cells[0] if name in fitting] if cells else [*_IMPORTANCE]
-    rows = table(*columns, right=_NUMBERS, folded=[*_FOLDED])
-    for row in cells:
-        rows.add_row(*(row[name] for name in columns))
     out.line()
-    out.table(rows)
+    out.table(
+        fitted_table(
+            cells, _IMPORTANCE, out.width, columns=_COLUMNS, right=_NUMBERS, folded=_FOLDED
+        )
+    )
     if len(wanted) > most:
         out.line(f"and {count(len(wanted) - most, 'smaller tensor')}: --all shows them too")
 
 
-def _tensor_cells(r: TensorRow) -> dict[str, str]:
+def _tensor_cells(r: TensorRow) -> dict[str, Cell]:
     return {
         "tensor": clean(r.name),
         "shape": "x".join(map(str, r.shape)) or "scalar",

@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from hpckit.report.terminal.fitting_columns import fitting_cells
 from hpckit.text.json_values import plain
 from hpckit.text.quantities import clean as clean
 from hpckit.text.quantities import count as count
@@ -144,6 +145,32 @@ def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) 
             no_wrap=name not in folded,
             overflow="fold" if name in folded else "ellipsis",
         )
+    return made
+
+
+def fitted_table(
+    rows: Sequence[Mapping[str, Cell]],
+    importance: Sequence[str],
+    width: int,
+    *,
+    columns: Sequence[str],
+    right: Sequence[str],
+    folded: Mapping[str, int],
+) -> Table:
+    """Return a table of the columns that fit.
+
+    Args:
+        rows: the cells of each row by the names of their columns.
+        importance: the columns, the most important one first.
+        width: number of columns of the terminal.
+        columns: the same ones, from left to right, and others that are never shown.
+        folded: columns whose longer cells are folded, with the width that they have at least.
+    """
+    fitting = fitting_cells(rows, importance, width, folded)
+    shown = [name for name in columns if name in fitting]
+    made = table(*shown, right=right, folded=[*folded])
+    for row in rows:
+        made.add_row(*(row[name] for name in shown))
     return made
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
+from hpckit.cli.common.command_output import Cell, CommandOutput, clean, count, fitted_table, size
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.dataset_errors import guarded
@@ -26,7 +26,6 @@ from hpckit.cli.data.dataset_options import (
     token_files_of,
 )
 from hpckit.cli.data.sample_rows import ListedStep, SampleRow, rows_left_out, rows_of_step
-from hpckit.report.terminal.fitting_columns import fitting_cells
 
 if TYPE_CHECKING:
     from data.order.rank_shares import Tail, Uneven
@@ -270,17 +269,16 @@ def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, mos
     }
     cells = [_cells(row) for row in rows[:most]]
     importance = [name for name in _IMPORTANCE if name not in left_out]
-    fitting = fitting_cells(cells, importance, screen.width, _FOLDED)
-    columns = [name for name in _COLUMNS if name in fitting]
-    shown = table(*columns, right=_RIGHT, folded=[*_FOLDED])
-    for one in cells:
-        shown.add_row(*(one[name] for name in columns))
-    screen.table(shown)
+    screen.table(
+        fitted_table(
+            cells, importance, screen.width, columns=_COLUMNS, right=_RIGHT, folded=_FOLDED
+        )
+    )
     if len(rows) > most:
         screen.line(f"and {len(rows) - most:,} more: --most shows them")
 
 
-def _cells(row: SampleRow) -> dict[str, str]:
+def _cells(row: SampleRow) -> dict[str, Cell]:
     first, after = row.tokens or (0, 0)
     return {
         "position": str(row.position),

@@ -81,6 +81,18 @@ def test_several_runs_and_their_sum(runs: tuple[RunDir, RunDir]) -> None:
     assert "short" in output
 
 
+@pytest.mark.parametrize("width", [24, 45, 60])
+def test_a_narrow_terminal_cuts_no_number_and_no_name(
+    runs: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    root = runs[0].path.parent
+    for words in ([], ["--by-user"]):
+        output = typed("--root", root, "--node-price", 2, *words)[1]
+        assert "…" not in output
+        assert ("trained" in output) == (width > 40)
+
+
 def test_what_each_user_has_cost(
     runs: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
