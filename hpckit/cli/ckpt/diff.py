@@ -16,6 +16,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
     TensorDiff,
     ValueDiff,
     compare,
+    matches,
     measured,
 )
 from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
@@ -31,7 +32,7 @@ from hpckit.cli.common.command_output import (
     table,
 )
 from hpckit.cli.common.run_argument import JsonOption
-from hpckit.cli.common.store_errors import DAMAGED, guarded
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import (
     change_cells,
@@ -85,6 +86,7 @@ def diff(
             stack.enter_context(read_lease(one.store, one.found, out.note))
         old, new = (Checkpoint(one.store, one.found.stored) for one in chosen)
         comparison = compare(old, new, tensor)
+        _require_match(tensor, (old, new))
         with out.progress("comparing", comparison.bytes) as on_bytes:
             tensors = measured(comparison, old, new, on_bytes)
     _print_sides(out, chosen)
@@ -92,6 +94,14 @@ def diff(
     _print_values(out, comparison.values, None if all_ else limit)
     out.document(_plain(chosen, tensors, comparison))
     return DAMAGED if any(t.kind == "damaged" for t in tensors) else 0
+
+
+def _require_match(globs: Sequence[str] | None, sides: Sequence[Checkpoint]) -> None:
+    names = (name for one in sides for name in (*one.tensors(), *one.values()))
+    if globs and not any(matches(name, globs) for name in names):
+        raise CommandUsageError(
+            f"--tensor: nothing in A or B is {' or '.join(globs)}; hpckit ckpt show lists the names"
+        )
 
 
 def _print_sides(out: CommandOutput, chosen: Sequence[SelectedCheckpoint]) -> None:

@@ -312,6 +312,9 @@ def test_diff_says_by_how_much(store: Store) -> None:
     assert (values["scheduler/epoch"]["a"], values["scheduler/epoch"]["b"]) == (100, 300)
     assert "1 unchanged, 2 changed" in ok("diff", store.url, 100, 300)
     assert "1 tensor: 1 unchanged" in ok("diff", store.url, 100, 300, "--tensor", "*/frozen")
+    assert "nothing in A or B is modle/*" in refused(
+        "diff", store.url, 100, 300, "--tensor", "modle/*"
+    )
 
 
 def test_diff_with_another_place_and_run(store: Store, tmp_path: Path) -> None:
