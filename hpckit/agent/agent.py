@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -154,15 +155,14 @@ class Agent:
 
     def _serve_until_quit(self) -> bool:
         """Returns False if the supervisor is gone."""
-        check = EarlyNodeCheck(job_of())
-        while not self._channel.is_over:
-            if not all(self._carry_out(message) for message in self._channel.receive()):
-                return True
-            self._poll()
-            check.update(is_quiet=self._asks_early and self._channel.is_quiet)
-            self._channel.is_suspect = check.is_confirmed
-            select.select(self._readable(), [], [], TICK_S)
-        check.close()
+        with closing(EarlyNodeCheck(job_of())) as check:
+            while not self._channel.is_over:
+                if not all(self._carry_out(message) for message in self._channel.receive()):
+                    return True
+                self._poll()
+                check.update(is_quiet=self._asks_early and self._channel.is_quiet)
+                self._channel.is_suspect = check.is_confirmed
+                select.select(self._readable(), [], [], TICK_S)
         return False
 
     def _readable(self) -> list[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
+from hpckit.slurm.squeue import QueueError, SlurmJob, includes, jobs_of, numbers_of, queue
 
 _ENDING = "COMPLETING"
 _STATE = re.compile(r"\([a-z]+\)$")
@@ -79,15 +79,17 @@ def unfinished(run: RunDir) -> list[str]:
 
 def waiting_for(run: RunDir, former: str) -> list[tuple[str, str]]:
     """Returns the number of each waiting job of the run that does not start before the end of job
-    `former`, with its other dependencies as `scontrol update` takes them. Returns none if that job
-    is not ending.
+    `former`, with its other dependencies as `scontrol update` takes them. Returns none unless that
+    job is in the queue and ends.
 
     Raises:
         QueueError: Slurm does not answer; has its message.
     """
-    jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), queue())
-    if any(job.number == former and not (job.is_over or job.state == _ENDING) for job in jobs):
+    every = queue()
+    of_former = [job for job in every if includes(job.number, former)]
+    if not of_former or not all(job.is_over or job.state == _ENDING for job in of_former):
         return []
+    jobs = jobs_of(run, numbers_of(run, read_events(run.events, with_steps=False)), every)
     found = [(job.number, others_than(job.dependency, former)) for job in jobs if job.is_waiting]
     return [(number, others) for number, others in found if others is not None]
 

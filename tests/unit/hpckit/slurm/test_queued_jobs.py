@@ -66,10 +66,20 @@ def test_a_dependency_without_that_on_the_former_job(dependency: str, others: st
 
 
 @pytest.mark.parametrize(
-    ("state", "found"), [("COMPLETING", [("8", "")]), ("CANCELLED", [("8", "")]), ("RUNNING", [])]
+    ("former", "found"),
+    [
+        (("7", "t-1a2b3c4d", "COMPLETING"), [("8", "")]),
+        (("7", "t-1a2b3c4d", "CANCELLED"), [("8", "")]),
+        (("7", "t-1a2b3c4d", "RUNNING"), []),
+        (("7", "of-the-user", "RUNNING"), []),
+        (("6", "unknown", "RUNNING"), []),
+    ],
 )
 def test_only_jobs_of_the_run_are_let_go_once_the_former_one_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, found: list[tuple[str, str]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    former: tuple[str, str, str],
+    found: list[tuple[str, str]],
 ) -> None:
     run = RunDir(tmp_path / "t-1a2b3c4d")
     run.path.mkdir()
@@ -79,7 +89,7 @@ def test_only_jobs_of_the_run_are_let_go_once_the_former_one_ends(
     after = "afterany:7(unfulfilled)"
     stand_in(
         tmp_path,
-        fields("7", "t-1a2b3c4d", state),
+        fields(*former),
         fields("8", "t-1a2b3c4d", dependency=after),
         fields("9", "plots", dependency=after, command="/home/me/plots.sh"),
     )
