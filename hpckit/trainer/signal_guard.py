@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from hpckit.ipc.heartbeat_table import WorkerRequest
@@ -23,6 +24,8 @@ PATIENCE_S = 1.0
 """Seconds that the supervisor has to ask the workers to leave."""
 _POLL_S = 0.02
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+_descriptors: list[int] = []
+"""Where `_take` writes which signals came."""
 
 
 def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
@@ -38,6 +41,7 @@ def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
+    _descriptors.append(write)
     for number in _SIGNALS:
         signal.signal(number, _take)
     os.register_at_fork(
@@ -48,8 +52,12 @@ def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
 
 
 def _take(number: int, frame: FrameType | None) -> None:
-    """Lets `_watch` read of the signal. A handler, as a program inherits that a signal is ignored,
-    but no handler."""
+    """Lets `_watch` read of the signal also where an event loop of the user's code has set a
+    descriptor of its own (`signal.set_wakeup_fd`). A handler, as a program inherits that a signal
+    is ignored, but no handler."""
+    for descriptor in _descriptors:
+        with suppress(BlockingIOError):
+            os.write(descriptor, bytes([number]))
 
 
 def _block_signals() -> None:
@@ -72,9 +80,13 @@ def _restore_defaults() -> None:
 
 
 def _watch(read: int, request: Callable[[], WorkerRequest]) -> None:
+    decided_s = -PATIENCE_S
     while True:
-        if signal.SIGTERM in os.read(read, 64) and signal.getsignal(signal.SIGTERM) is _take:
+        is_term = signal.SIGTERM in os.read(read, 64)
+        is_new = time.monotonic() - decided_s >= PATIENCE_S  # each signal is read twice
+        if is_term and is_new and signal.getsignal(signal.SIGTERM) is _take:
             _decide(request)
+            decided_s = time.monotonic()
 
 
 def _decide(request: Callable[[], WorkerRequest]) -> None:

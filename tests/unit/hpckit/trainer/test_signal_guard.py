@@ -40,6 +40,14 @@ signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
 print("own", flush=True)
 sys.stdin.readline()
 """
+WITH_LOOP = """
+import asyncio, signal
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, print)
+    print("loop", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
 STARTED = """
 import signal, subprocess
 code = "import signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
@@ -76,6 +84,13 @@ def test_the_signal_of_a_notice_is_nothing_to_a_worker() -> None:
         worker.send_signal(signal.SIGUSR2)
         time.sleep(0.5)
         assert worker.poll() is None
+
+
+def test_one_whose_event_loop_reads_of_signals_itself_ends_too() -> None:
+    with python(head(WITH_LOOP), 0.2) as worker:
+        assert [line_of(worker), line_of(worker)] == ["up", "loop"]
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(180) == 128 + signal.SIGTERM
 
 
 def test_one_that_waits_in_c_code_ends_too() -> None:
