@@ -100,6 +100,10 @@ INTERNALS = {
     "torch._C._distributed_c10d._dump_fr_trace_json | "
     "torch._C._distributed_c10d._dump_nccl_trace_json": "At a hang, the collectives before the "
     "present one are not compared.",
+    "torch.distributed.elastic.multiprocessing.api.MultiprocessContext._is_done": "torchrun waits "
+    "for a worker that has ended by os._exit(0).",
+    "torch.distributed.elastic.multiprocessing.api.MultiprocessContext._return_values": "As above.",
+    "torch.distributed.elastic.multiprocessing.api.MultiprocessContext._pc": "As above.",
     "torch.distributed.elastic.multiprocessing.api.signal": "Before 2.10, torchrun ends workers at "
     "signals that are for the supervisor. Later it has --signals-to-handle.",
 }
@@ -134,6 +138,20 @@ ATTENTION_OPERATORS = frozenset(
         _aten._scaled_dot_product_cudnn_attention.default,
     )
 )
+
+
+def count_status_0_as_return() -> None:
+    """Have torchrun count a worker that is a fork and has ended with status 0, as by `os._exit` or
+    as another program (`os.execv`), as one that has returned. It would wait for its result for
+    ever."""
+
+    def is_done(context: Any) -> bool:
+        for rank, process in enumerate(context._pc.processes):
+            if process.exitcode == 0:
+                context._return_values.setdefault(rank, None)
+        return len(context._return_values) == context.nprocs
+
+    worker_processes.MultiprocessContext._is_done = is_done  # type: ignore[method-assign]
 
 
 def is_in_bad_fork() -> bool:

@@ -19,10 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import ModuleType
+from typing import NoReturn
 
 from checkpointing import event_file
 from hpckit.config.entry_points import is_python
@@ -98,13 +99,20 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
     python = python_program(command.arguments)
     if at.generation > 1 or env.attempt > 0:
         _report_written_files(code.snapshot, env)
-    with _observed(command, hang, env):
+    with ExitStack() as observing:
+        observing.enter_context(_observed(command, hang, env))
+
+        def end() -> None:
+            observing.close()
+            _report_written_files(code.snapshot, env)
+            _report_end(heartbeats)
+
         if python is None:
             _run_child(command.arguments, heartbeats, number)
         else:
-            _run_python(python, code, heartbeats, number)
-    _report_written_files(code.snapshot, env)
-    _report_end(heartbeats)
+            with _exit_reported(end):
+                _run_python(python, code, heartbeats, number)
+        end()
 
 
 def _report_written_files(snapshot: Path, env: WorkerEnvironment) -> None:
@@ -170,7 +178,7 @@ def _observed(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) -> I
     try:
         yield
     finally:
-        sys.stdout.flush()
+        write_open_files()
         follower.close()
 
 
@@ -289,6 +297,26 @@ def _run_python(
         raise
 
 
+@contextmanager
+def _exit_reported(report: Callable[[], None]) -> Iterator[None]:
+    """Has `os._exit(0)` in this process, by which some scripts end, report the end of the program
+    first."""
+    process, exit_now = os.getpid(), os._exit
+
+    def end(status: int) -> NoReturn:
+        try:
+            if status == 0 and os.getpid() == process:  # not in a fork of the program
+                report()
+        finally:
+            exit_now(status)
+
+    vars(os)["_exit"] = end
+    try:
+        yield
+    finally:
+        vars(os)["_exit"] = exit_now
+
+
 def _run_script(path: Path) -> None:
     """Runs a script as the module `__main__`, as `python PATH` does."""
     try:
@@ -369,6 +397,4 @@ def _leave(heartbeats: HeartbeatWriter) -> None:
     heartbeats.report(WorkerPhase.LEFT, heartbeats.last_step())
     atexit._run_exitfuncs()
     write_open_files()
-    sys.stdout.flush()  # which may be from before the fork
-    sys.stderr.flush()
     os._exit(128 + signal.SIGTERM)

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
@@ -27,7 +27,7 @@ from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
-from hpckit.system.process_end import finish_program, write_open_files
+from hpckit.system.process_end import run_to_end, write_open_files
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
 from hpckit.trainer.permanent_errors import (
@@ -80,7 +80,7 @@ def main() -> int:
             run_program(spec.command, spec.hang, env)
         else:
             assert spec.entry is not None  # the spec is valid
-            logging.getLogger().setLevel(logging.INFO)  # a program expects Python's default
+            _print_records_of_users()
             find_entry(spec.entry)(spec)
             require_end(spec.entry, env.attach_heartbeats().own_phase())
     except BaseException as error:
@@ -90,17 +90,47 @@ def main() -> int:
     return 0
 
 
+_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+
+
+class _UnprintedRecords(logging.StreamHandler[TextIO]):
+    """Prints records unless a handler of the root prints them, too: the user's code may have given
+    it a handler that writes to a file of its own, or none."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        others = [one for one in logging.getLogger().handlers if one.level <= record.levelno]
+        streams = (sys.stdout, sys.stderr, self.stream)
+        if not any(getattr(other, "stream", None) in streams for other in others):
+            super().emit(record)
+
+
 def _set_up_logging() -> None:
-    """Have records of loggers printed to the log of the rank until the user's code configures
-    logging. No handler is added, since `logging.basicConfig` of the user would do nothing then."""
+    """Have hpckit's own records printed to the log of the rank, whatever the user's code does to
+    logging. The root gets no handler, since `logging.basicConfig` of the user would do nothing
+    then, and its level is Python's default, which a program expects."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
-    for package in ("hpckit", "checkpointing", "data"):
-        logging.getLogger(package).setLevel(logging.INFO)
+    _print_info_of("hpckit", "checkpointing")
+
+
+def _print_records_of_users() -> None:
+    """Have records of the modules of a training function printed, too, until it configures logging.
+    Modules of a program may be named as hpckit's package `data`, which are not set up then."""
+    _print_info_of("data")
+    logging.getLogger().setLevel(logging.INFO)
     printing = logging.StreamHandler()
-    printing.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    printing.setFormatter(_FORMAT)
     logging.lastResort = printing
+
+
+def _print_info_of(*packages: str) -> None:
+    own = _UnprintedRecords()
+    own.setFormatter(_FORMAT)
+    for package in packages:
+        logger = logging.getLogger(package)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(own)
 
 
 def _is_refused(env: WorkerEnvironment) -> bool:
@@ -231,8 +261,4 @@ def _previous_record(env: WorkerEnvironment) -> Mapping[str, Any] | None:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    finally:
-        finish_program()
-    sys.exit(status)
+    sys.exit(run_to_end(main))

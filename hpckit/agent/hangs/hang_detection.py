@@ -116,8 +116,12 @@ def failed(slots: Sequence[Heartbeat]) -> bool:
 
 
 def node_exit(slots: Sequence[Heartbeat], returncode: int, request: WorkerRequest) -> NodeExit:
-    """Returns how the node ended, after torchrun ended by itself with `returncode`."""
+    """Returns how the node ended, after torchrun ended by itself with `returncode`. A program that
+    has put another one in its place (execve(2)) has reported no end."""
+    unreported = WorkerPhase.DONE if request is WorkerRequest.NONE else WorkerPhase.LEFT
     phases = {slot.phase for slot in slots}
+    if returncode == 0 and WorkerPhase.RUNNING in phases:
+        phases = phases - {WorkerPhase.RUNNING} | {unreported}
     if WorkerPhase.REFUSED in phases:
         return NodeExit.REFUSED
     if returncode == 0 and phases == {WorkerPhase.DONE}:

@@ -9,14 +9,12 @@ event reports it.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import multiprocessing.process
 import os
 import signal
 import subprocess
 import sys
-import traceback
 from types import FrameType
 
 from hpckit.trainer.torchrun.first_device_use import FIRST_USE
@@ -34,8 +32,8 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.system.child_processes import die_with_parent
-from hpckit.system.process_end import finish_program
-from hpckit.torch_internals import is_in_bad_fork
+from hpckit.system.process_end import leave_open_files, run_to_end
+from hpckit.torch_internals import count_status_0_as_return, is_in_bad_fork
 from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
 from hpckit.trainer.torchrun.import_variables import ImportVariableWatch
@@ -60,13 +58,14 @@ def main(arguments: list[str] | None = None) -> None:
     config = launch_config(sys.argv[1:] if arguments is None else arguments)
     config.start_method = "fork"
     FIRST_USE.check_driver()
+    count_status_0_as_return()
     elastic_launch(config, entrypoint=run_forked_worker)()
 
 
 def run_forked_worker() -> None:
     """Run a worker in this fork like a program that torchrun has started."""
     parent = os.getppid()
-    gc.freeze()  # what is open here is torchrun's, which writes its buffers itself
+    leave_open_files()
     os.setsid()  # as torchrun starts programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of torchrun's handler
     _become_main_process()
@@ -82,14 +81,12 @@ def run_forked_worker() -> None:
     if watch is not None:
         watch.start()
     try:
-        worker.main()
-    except Exception:  # noqa: BLE001  torch would pickle it to a file in /tmp, and load that
-        traceback.print_exc()
-        sys.exit(1)
+        status = run_to_end(worker.main)  # torch would pickle an error to a file, and load that
     finally:
         if watch is not None:
             watch.close()
-        finish_program()
+    if status:
+        sys.exit(status)
 
 
 def _become_main_process() -> None:

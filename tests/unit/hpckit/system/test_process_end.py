@@ -22,13 +22,13 @@ end_process(int(sys.argv[1]))
 
 PROGRAM = """
 import atexit, gc, gzip, os, tempfile, threading, time, zipfile
-from hpckit.system.process_end import finish_program
+from hpckit.system.process_end import finish_program, leave_open_files
 inherited = open("inherited", "w")
 inherited.write("once")
 if child := os.fork():
     os.waitpid(child, 0)
     os._exit(0)
-gc.freeze()
+leave_open_files()
 late, binary, compressed = open("late", "w"), open("binary", "wb"), gzip.open("compressed", "wt")
 archive, temporary = zipfile.ZipFile("archive", "w"), tempfile.NamedTemporaryFile(dir=".")
 binary.write(b"bytes"), compressed.write("text"), archive.writestr("member", "content")
@@ -58,6 +58,79 @@ def test_files_that_a_program_leaves_open_are_whole(tmp_path: Path) -> None:
     }, "no temporary file"
     assert "what was written last to <_io.TextIOWrapper name='/dev/full'" in done.stderr
     assert "No space left on device" in done.stderr
+
+
+ODD = """
+import atexit, ctypes, io, os, sys
+from hpckit.system.process_end import run_to_end
+class Unfinished(io.RawIOBase):
+    def close(self):
+        raise AttributeError("has no file yet")
+class Shared(io.TextIOWrapper):
+    def __del__(self):
+        self.detach()
+class Copied(io.TextIOBase):
+    def write(self, text):
+        return os.write(1, text.encode())
+unfinished, detached, file = Unfinished(), io.TextIOWrapper(io.BytesIO()), open("shared", "wb")
+detached.detach()
+shared = Shared(file)
+shared.write("text")
+sys.stdout = Copied()
+sys.excepthook = lambda kind, error, trace: print("hook of", kind.__name__)
+atexit.register(print, "registered")
+c = ctypes.CDLL(None)
+c.fopen.restype = ctypes.c_void_p
+c.fputs(b"text", ctypes.c_void_p(c.fopen(b"of_c", b"w")))
+def main():
+    raise KeyError
+status = run_to_end(main)
+print("open", not sys.stdout.closed, not file.closed)
+os._exit(status)
+"""
+
+
+def test_a_failed_program_ends_as_python_does_whatever_files_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ODD]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    expected = ["hook of KeyError", "registered", "open True True"]
+    assert (done.returncode, done.stdout.splitlines()) == (1, expected), done.stderr
+    assert "has no file yet" in done.stderr
+    assert "detached" not in done.stderr
+    assert [(tmp_path / name).read_text() for name in ("shared", "of_c")] == ["text", "text"]
+
+
+FROZEN = """
+import gc, os
+from hpckit.system.process_end import finish_program, leave_open_files
+leave_open_files()
+file = open("frozen", "w")
+file.write("text")
+gc.freeze()
+finish_program()
+os._exit(0)
+"""
+WAITING = """
+import threading
+from hpckit.system.process_end import run_to_end
+def main():
+    threading.Thread(target=threading.Event().wait).start()
+    raise KeyError
+run_to_end(main, end_s=0.01)
+"""
+
+
+def test_files_that_a_program_has_frozen_are_written(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FROZEN], cwd=tmp_path, check=True)
+    assert (tmp_path / "frozen").read_text() == "text"
+
+
+def test_a_failed_program_does_not_wait_for_its_threads_for_ever() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "KeyError" in done.stderr
 
 
 def test_output_and_registered_functions_are_kept_and_no_thread_is_waited_for() -> None:

@@ -156,6 +156,28 @@ def test_what_an_interrupted_function_holds_stays_until_the_process_ends(place: 
     assert place.phase is WorkerPhase.LEFT
 
 
+EXITING = """
+import os
+if child := os.fork():
+    os.waitpid(child, 0)
+    print("before", flush=True)
+    input()
+os._exit(0)
+"""
+
+
+def test_a_program_that_ends_its_process_has_ended(place: Place) -> None:
+    (place.code / "train.py").write_text(EXITING)
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "before"
+        assert place.phase is WorkerPhase.RUNNING, "a fork of it has ended"
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        assert worker.wait(180) == 0
+    assert place.phase is WorkerPhase.DONE
+
+
 @pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
 def test_an_exit_status_is_an_error(place: Place, text: str) -> None:
     (place.code / "train.py").write_text(text)

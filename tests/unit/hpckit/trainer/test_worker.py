@@ -104,3 +104,27 @@ def test_a_worker_reports_a_training_function_that_began_no_run(tmp_path: Path) 
     assert error.type == "TrainingError"
     assert error.message.startswith("the training function outside:main returned without `with ")
     assert table.slots()[0].phase is WorkerPhase.REFUSED
+
+
+LOGGING = """
+import logging, sys
+from hpckit.trainer import worker
+worker._set_up_logging()
+own, other = logging.getLogger("hpckit.one"), logging.getLogger("data")
+own.info("first"), other.info("of the program"), other.warning("warned")
+logging.getLogger().addHandler(logging.FileHandler("mine.txt"))
+own.info("second")
+logging.getLogger().addHandler(logging.StreamHandler())
+own.info("third")
+"""
+
+
+def test_own_records_are_printed_once_whatever_a_program_does_to_logging(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOGGING]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, warned, second, third = done.stderr.splitlines()
+    assert first.endswith(" INFO first")
+    assert warned == "warned", "as Python prints it"
+    assert second.endswith(" INFO second")
+    assert third == "third"
+    assert (tmp_path / "mine.txt").read_text() == "second\nthird\n"

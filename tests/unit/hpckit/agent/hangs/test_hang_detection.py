@@ -21,6 +21,7 @@ from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase, WorkerRequest
 
 STARTING, TRAINING, DONE = WorkerPhase.STARTING, WorkerPhase.TRAINING, WorkerPhase.DONE
 LEFT, FAILED, REFUSED = WorkerPhase.LEFT, WorkerPhase.FAILED, WorkerPhase.REFUSED
+RUNNING = WorkerPhase.RUNNING
 NONE, PREEMPT, STOP = WorkerRequest.NONE, WorkerRequest.PREEMPT, WorkerRequest.STOP
 
 
@@ -46,6 +47,9 @@ def slots(*phases: WorkerPhase) -> list[Heartbeat]:
         ((TRAINING, REFUSED), 1, NONE, NodeExit.REFUSED),
         ((DONE, REFUSED), 0, PREEMPT, NodeExit.REFUSED),
         ((TRAINING,), -9, NONE, NodeExit.FAILED),
+        ((RUNNING, DONE), 0, NONE, NodeExit.DONE),
+        ((RUNNING, LEFT), 0, PREEMPT, NodeExit.LEFT),
+        ((RUNNING, DONE), 1, NONE, NodeExit.FAILED),
     ],
 )
 def test_how_a_node_ended(
