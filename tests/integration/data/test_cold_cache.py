@@ -115,7 +115,14 @@ def test_where_contents_are_compared_nothing_wrong_is_given(
     body, row, rest_may_come = damaged_on_its_way(server, tmp_path)
     with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
         dataset = Dataset(make_manifest([row]), store, "content")
-        loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors="skip")
+        loader = Loader(
+            dataset,
+            global_batch=5,
+            epochs=1,
+            workers=workers,
+            errors="skip",
+            most_errors_in_a_row=EACH,
+        )
         keys: list[str] = []
         for batch in loader:
             keys += batch.keys
