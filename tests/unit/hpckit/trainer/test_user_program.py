@@ -170,7 +170,8 @@ def test_a_program_that_ends_its_process_has_ended(place: Place) -> None:
     (place.code / "train.py").write_text(EXITING)
     with place.worker("python", "train.py") as worker:
         assert line_of(worker) == "before"
-        assert place.phase is WorkerPhase.RUNNING, "a fork of it has ended"
+        phase = place.phase
+        assert phase is WorkerPhase.RUNNING, "a fork of it has ended"
         assert worker.stdin is not None
         worker.stdin.write("\n")
         worker.stdin.flush()
