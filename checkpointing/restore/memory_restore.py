@@ -35,8 +35,10 @@ from checkpointing.staging.tensor_copy import (
 logger = logging.getLogger("checkpointing")
 
 POLL_S = 0.5
+_UNREACHABLE = "unreachable"
 # seconds without any change after which a restore no longer waits for a snapshot to become durable:
-# one whose parts are all in memory, or one of which some parts may be on nodes that have left
+# one whose parts are all in memory, or one of which some parts may be on nodes that have left or
+# with a service that has just ended
 STUCK_S, UNSEEN_S = 600.0, 30.0
 LOG_EVERY_S = 30.0
 
@@ -146,16 +148,20 @@ def await_durable(
         Whether it is durable; False if the services cannot do it, for a reason that is in their
         logs.
     """
-    started_s = logged_s = changed_s = time.monotonic()
+    started_s = logged_s = changed_s = known_s = time.monotonic()
     before: list[str] = []
     while True:
         states = ranks.all_gather(_state(client, whole), ranks.control)
         if "durable" in states or ranks.from_rank0(is_stored):
             return True
-        if not {"waiting", "writing"} & set(states):
+        now_s = time.monotonic()
+        if {"waiting", "writing"} & set(states):
+            known_s = now_s
+        elif _UNREACHABLE not in states or ranks.broadcast(
+            now_s - known_s > UNSEEN_S, ranks.control
+        ):
             logger.warning("the snapshot of step %d cannot become a checkpoint", whole.step)
             return False
-        now_s = time.monotonic()
         changed_s = now_s if states != before else changed_s
         is_stuck = ranks.broadcast(now_s - changed_s > timeout_s, ranks.control)
         if is_stuck:
@@ -173,12 +179,13 @@ def await_durable(
 
 
 def _state(client: ServiceClient, whole: CompleteSnapshot) -> str:
-    """Returns how far this node's service has come with the snapshot."""
+    """Returns how far this node's service has come with the snapshot. What a service that has just
+    ended had need not be lost: the next one reads what is on the node's disk."""
     try:
         found = client.snapshots().found
     except ServiceError as error:
         logger.warning("%s", error)
-        return "none"
+        return _UNREACHABLE
     states = [
         one.state for one in found if (one.step, one.generation) == (whole.step, whole.generation)
     ]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.errors import ServiceError
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore import memory_restore
 from checkpointing.restore.memory_restore import (
     CompleteSnapshot,
+    await_durable,
     load,
     newest_complete,
     newest_part,
@@ -108,3 +114,35 @@ def test_nothing_is_loaded_from_an_arena_that_is_too_small() -> None:
     with Arena.create(8192) as arena, pytest.raises(ValueError, match="are outside the arena"):
         load(arena, 0, planned, tensors)
     assert tensors["first"].tolist() == [1] * 3
+
+
+class Service:
+    """One that answers so, call after call; the last answer for ever."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers = list(answers)
+
+    def snapshots(self) -> SimpleNamespace:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise ServiceError("it has ended")
+        return SimpleNamespace(found=[replace(found(OLD, 0, 5), state=answer)])
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_durable"),
+    [
+        (("waiting", None, None, "writing", "durable"), True),
+        ((None, "durable"), True),
+        (("waiting", None), False),
+        (("waiting", "lost"), False),
+    ],
+)
+def test_a_service_that_ends_meanwhile_may_still_make_it_durable(
+    answers: tuple[str | None, ...], is_durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_restore, "POLL_S", 0.0)
+    monkeypatch.setattr(memory_restore, "UNSEEN_S", 30.0 if is_durable else 0.0)
+    service: Any = Service(*answers)
+    whole = CompleteSnapshot(5, OLD)
+    assert await_durable(RankGroup(), service, whole, 30.0, lambda: False) is is_durable
