@@ -238,9 +238,10 @@ class Agent:
         if is_alone:
             comes_again = self._spec.launch.is_requeued
             end_job(job, self._run.orphan(job), comes_again=comes_again, host=host)
-            # its own snapshots are written, and with them those of all nodes that took part
-            if self._asks_early and not comes_again:
-                self._release_successor(job)
+        # its own snapshots are written, and with them those of all nodes that took part; another
+        # agent, such as that of a spare, may have cancelled the job before
+        if self._asks_early and self._run.orphan(job).exists():
+            self._release_successor(job)
 
     def _release_successor(self, job: str) -> None:
         for number in release_successor(self._run, job):
