@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _QUERY = re.compile(r"\?[^\s'\"<>)]+")
-_USER = re.compile(r"(?<=://)[^/\s@]+@")
+USER = re.compile(r"(?<=://)[^/\s@]+@")
+"""The user name and the password of a URL."""
 
 
 def masked(text: str) -> str:
     """Return a URL, or text with URLs in it, without user names, passwords and queries."""
     if text.startswith("pipe:"):  # a command may contain secrets anywhere
         return f"pipe:{(text[5:].split() or [''])[0]} …"
-    return _QUERY.sub("?…", _USER.sub("", text))
+    return _QUERY.sub("?…", USER.sub("", text))
 
 
 def shown(place: Path | str) -> Path | str:

@@ -13,8 +13,8 @@
 
 "hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
 is allocated after it has returned. "hpckit, fresh" is the same with `is_fresh=True`, as hpckit's
-own trainer calls it: what is checked goes into the state at once. "hpckit" is another one of the
-same `Checkpointer`, which changes nothing before everything is checked, as "hpckit, first". All
+own trainer calls it: what is checked goes into the state immediately. "hpckit" is another one of
+the same `Checkpointer`, which changes nothing before everything is checked, as "hpckit, first". All
 arms load into a state that holds zeros before, and what they have loaded is compared with what was
 saved, outside the time. *..._processor* are the same in processor time of the trainer's process, of
 all its threads, on a machine that others use.

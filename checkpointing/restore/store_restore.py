@@ -363,8 +363,8 @@ def directly_filled(
     elsewhere: Collection[str],
 ) -> dict[str, Tensor]:
     """Returns the live tensors that need no staging buffer, since the checked chunks are copied
-    into them, at once or after they were kept: those in host memory that no other rank holds and
-    that share memory with no other tensor.
+    into them, immediately or after they were kept: those in host memory that no other rank holds
+    and that share memory with no other tensor.
 
     Args:
         tensors: the live tensors, by name.

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from data.errors import DataError
+from data.errors import USER, DataError
 from data.errors import masked as masked  # of all URLs in messages
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)
 _CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
-_USER = re.compile(r"(?<=://)[^/\s@]+@")
 
 # Parts of a query that sign a request or limit its validity: AWS (2 ways), Google, CloudFront,
 # Azure. They differ between two addresses of one object.
@@ -109,7 +108,7 @@ def has_secrets(url: str) -> bool:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return False
-    user = _USER.match(f"://{rest}", 3)
+    user = USER.match(f"://{rest}", 3)
     named = user is not None and (":" in user[0] or scheme.lower() in ("http", "https"))
     query = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
     return named or any(_SIGNING.fullmatch(key) for key, _ in query)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from data.errors import DataError
@@ -77,7 +77,7 @@ class HostLimiter:
         with self._streams, self._slots:
             yield
 
-    def spare_stream(self) -> AbstractContextManager[object] | None:
+    def spare_stream(self) -> ExitStack | None:
         """Take a slot as `stream` does, which the result gives back at its end; None if there is
         none to spare now."""
         if not self._streams.acquire(blocking=False):

@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -164,9 +164,7 @@ class Sources:
         and NoRangesError."""
         host, ahead = self._host(address), _ahead
 
-        def read(
-            part: ByteRange, slot: AbstractContextManager[object] | None = None
-        ) -> Iterator[bytes]:
+        def read(part: ByteRange, slot: ExitStack | None = None) -> Iterator[bytes]:
             begin, end = part
 
             def stream(at: int) -> Iterator[bytes]:
@@ -182,7 +180,7 @@ class Sources:
                 try:
                     return RangeAhead(read(part, slot), ahead.release)
                 except NoThreadError:
-                    slot.__exit__(None, None, None)
+                    slot.close()
             ahead.release()
             return None
 
@@ -194,7 +192,7 @@ class Sources:
         start: int,
         end: int | None,
         stream: Callable[[int], Iterator[bytes]],
-        slot: AbstractContextManager[object] | None = None,
+        slot: ExitStack | None = None,
     ) -> Iterator[bytes]:
         """Yield what `stream` yields from byte `start` on, and call it again from where it has
         broken. Raises as `Sources.stream`, and NoRangesError.

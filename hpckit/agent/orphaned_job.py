@@ -247,13 +247,13 @@ def release_successor(
     """Lets the jobs of the run that wait for the end of this one, which is cancelled, start before
     that, and returns their numbers.
 
-    Args:
-        patience_s: seconds within which Slurm has to know that this job ends.
-
     A job without its first node ends late. Each `slurmstepd` of another node first tries to notify
     the `srun` on that node, five times (14 s, seen with Slurm 22.05), and the job does not end
     before Slurm has given the lost node up (SlurmdTimeout, by default 300 s). What still runs of it
     can save nothing once its successor has taken the run over.
+
+    Args:
+        patience_s: seconds within which Slurm has to know that this job ends.
     """
     from hpckit.slurm.queued_jobs import waiting_for  # of few agents, and few jobs
 

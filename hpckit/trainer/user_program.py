@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import runpy
 import signal
@@ -28,20 +27,19 @@ from typing import NoReturn
 from checkpointing import event_file
 from hpckit.config.entry_points import is_python
 from hpckit.config.spec import CommandSpec, HangSpec
-from hpckit.events.event_log import EventLog
-from hpckit.events.schema import Degraded, DegradedSubject
+from hpckit.events.schema import DegradedSubject
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
 from hpckit.ipc.own_packages import program_packages
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
 from hpckit.ipc.program_follower import ProgramFollower
 from hpckit.ipc.program_scalars import ScalarFiles
 from hpckit.ipc.program_watch import ProgramWatch
+from hpckit.ipc.rank_events import report_degraded
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import die_with_parent
 from hpckit.system.process_end import write_open_files
+from hpckit.text.quantities import listing
 from hpckit.trainer.errors import TrainingError
-
-log = logging.getLogger(__name__)
 
 SILENT_START_S = 600.0
 """Seconds after which a program that reports no steps counts as having started. Its error may then
@@ -120,16 +118,12 @@ def _report_written_files(snapshot: Path, env: WorkerEnvironment) -> None:
     its `__file__`: a later submission of the run has another copy."""
     if env.rank != 0 or not (written := written_files(snapshot)):
         return
-    others = f" and {len(written) - 1} more" if len(written) > 1 else ""
     what = (
-        f"the program wrote {written[0]}{others} into the copy of its code, {snapshot}, where a "
+        f"the program wrote {listing(written, 1)} into the copy of its code, {snapshot}, where a "
         "later submission does not find it: write to a path that is relative to the working "
         "directory, and not to the __file__ of a module"
     )
-    log.warning(what)
-    at = env.at
-    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-        events.emit(Degraded(subject=DegradedSubject.WRITTEN_CODE, what=what))
+    report_degraded(env, DegradedSubject.WRITTEN_CODE, what)
 
 
 def written_files(snapshot: Path) -> list[str]:
@@ -189,10 +183,7 @@ def _scalar_files(command: CommandSpec, env: WorkerEnvironment) -> ScalarFiles |
         return ScalarFiles(Path.cwd() / command.tensorboard_dir)
     except ImportError as error:
         what = f"command.tensorboard_dir: the event files cannot be read: {error}"
-        log.warning(what)
-        at = env.at
-        with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-            events.emit(Degraded(subject=DegradedSubject.TENSORBOARD, what=what))
+        report_degraded(env, DegradedSubject.TENSORBOARD, what)
         return None
 
 

@@ -18,12 +18,12 @@ from typing import Any, TextIO
 
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
-from hpckit.events.event_log import EventLog
 from hpckit.events.schema import WorkerStarted
 from hpckit.hangs.own_snapshot import describe_worker
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
+from hpckit.ipc.rank_events import emit_event
 from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
@@ -63,8 +63,7 @@ def main() -> int:
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     if env.snapshots is not None:
         SnapshotResponder(env.snapshots, env.local_rank, describe_worker).start()
-    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-        events.emit(WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
+    emit_event(env, WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
     has_observed_steps = False
     try:
         spec = read_spec(at.run.spec(at.submission))

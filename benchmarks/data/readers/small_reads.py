@@ -4,10 +4,10 @@ requests a shuffled epoch without a cache would take if samples were read ahead.
     python -m benchmarks.data.readers.small_reads [--rounds 15] [--samples 12000]
 
 Each arm makes `bytes` of all samples, 64 at a time: by a `pread` of each in random order, as
-readers do; by copies from a mapping; by reading 1,000 neighbours at once and dividing that, as if a
-small shard was read whole; and by reading 2 or 4 neighbours at once. Then, of the default order and
-of smaller windows over shards of 10,000 samples: requests for each sample, if those of a shard that
-are within 32 KB of each other among so many samples were one request.
+readers do; by copies from a mapping; by reading 1,000 neighbours together and dividing that, as if
+a small shard was read whole; and by reading 2 or 4 neighbours together. Then, of the default order
+and of smaller windows over shards of 10,000 samples: requests for each sample, if those of a shard
+that are within 32 KB of each other among so many samples were one request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def copy_each(mapped: mmap.mmap, numbers: list[int]) -> None:
 
 
 def read_shards(fd: int, numbers: list[int], size: int = 1000) -> None:
-    """By reading so many neighbours at once, whose samples come in random order."""
+    """By reading so many neighbours together, whose samples come in random order."""
     for shard in batches(numbers, size):
         content, first = os.pread(fd, len(shard) * _EACH, shard[0] * _EACH), shard[0]
         for batch in batches(random.sample(shard, len(shard))):
@@ -87,9 +87,9 @@ def compare(samples: int, rounds: int) -> None:
         arms = {
             "pread": partial(read_each, fd, shuffled),
             "mapping": partial(copy_each, mapped, shuffled),
-            "1,000 at once": partial(read_shards, fd, in_order),
-            "2 at once": partial(read_groups, fd, [i for i in shuffled if 2 * i < samples], 2),
-            "4 at once": partial(read_groups, fd, [i for i in shuffled if 4 * i < samples], 4),
+            "1,000 together": partial(read_shards, fd, in_order),
+            "2 together": partial(read_groups, fd, [i for i in shuffled if 2 * i < samples], 2),
+            "4 together": partial(read_groups, fd, [i for i in shuffled if 4 * i < samples], 4),
         }
         measured = interleave(
             {n: partial(sample_us, arm, samples) for n, arm in arms.items()}, rounds

@@ -11,6 +11,7 @@ from checkpointing.format import object_keys
 from checkpointing.store.store import Store
 from checkpointing.store_url import RUN_IN_STORE, local_folder, meant_url
 from hpckit.cli.common.command_output import listing
+from hpckit.cli.common.run_argument import ROOT
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.system.os_errors import describe
 
@@ -96,8 +97,14 @@ def _named_run(text: str) -> str:
     folder = local_folder(text)
     if not text or folder is None or folder.exists():
         return text
-    below = Path("runs", text)
-    return str(below) if (below / "submissions").is_dir() else text
+    below = _run_below(text)
+    return text if below is None else str(below)
+
+
+def _run_below(name: str) -> Path | None:
+    """Return the directory of the run of this name below ./runs, or None if there is none."""
+    below = ROOT / name
+    return below if (below / "submissions").is_dir() else None
 
 
 def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:
@@ -124,8 +131,8 @@ def _nothing_at(text: str, can_create: bool) -> str:
             f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} shows the "
             "reason"
         )
-    if folder is not None and (below := Path("runs", text) / "submissions").is_dir():
-        return f"no checkpoint store at {text}; did you mean the run {below.parent}?"
+    if folder is not None and (below := _run_below(text)) is not None:
+        return f"no checkpoint store at {text}; did you mean the run {below}?"
     is_there = folder is None or folder.exists()
     why = f"it has no {object_keys.STORE}" if is_there else "it does not exist"
     return (

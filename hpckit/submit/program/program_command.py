@@ -25,22 +25,26 @@ if TYPE_CHECKING:
 
 SEPARATOR = "--"
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_STARTS_PROCESSES = (
+    "only starts processes, which hpckit does: give the script as `-- python train.py` and the "
+    "number of processes as launch.nproc_per_node=N"
+)
+_MPI = (
+    "hpckit starts the processes itself: give the program alone, and launch.nodes, "
+    "launch.nproc_per_node"
+)
 _LAUNCHERS = {
-    "accelerate": "`accelerate launch` only starts processes, which hpckit does: give the script "
-    "as `-- python train.py` and the number of processes as launch.nproc_per_node=N",
+    "accelerate": f"`accelerate launch` {_STARTS_PROCESSES}",
+    "composer": f"the composer launcher {_STARTS_PROCESSES}",
+    "fabric": f"`fabric run` {_STARTS_PROCESSES}",
     "deepspeed": "the deepspeed launcher only starts processes, which hpckit does: give the script "
     "as `-- python train.py --deepspeed ...` and launch.nodes, launch.nproc_per_node",
     "srun": "hpckit calls srun itself: give the program alone, and its resources as launch.nodes, "
     "launch.nproc_per_node and cluster.slurm.* keys",
     "sbatch": "hpckit calls sbatch itself: give the program alone, and cluster=slurm",
-    "mpirun": "hpckit starts the processes itself: give the program alone, and launch.nodes, "
-    "launch.nproc_per_node",
-    "composer": "the composer launcher only starts processes, which hpckit does: give the script "
-    "as `-- python train.py` and the number of processes as launch.nproc_per_node=N",
-    "fabric": "`fabric run` only starts processes, which hpckit does: give the script as "
-    "`-- python train.py` and the number of processes as launch.nproc_per_node=N",
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
 }
-_LAUNCHERS["mpiexec"] = _LAUNCHERS["mpirun"]
 _LAUNCHER_MODULES = {
     "accelerate.commands.launch": "accelerate",
     "composer.cli.launcher": "composer",

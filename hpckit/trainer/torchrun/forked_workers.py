@@ -28,9 +28,9 @@ from torch.distributed.launcher.api import elastic_launch
 
 import hpckit.trainer.language_model  # noqa: F401  for what it imports
 from hpckit.config.spec_parser import prepare_parser
-from hpckit.events.event_log import EventLog
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.ipc.rank_events import emit_event
 from hpckit.system.child_processes import die_with_parent
 from hpckit.system.process_end import leave_open_files, run_to_end
 from hpckit.torch_internals import count_status_0_as_return, is_in_bad_fork
@@ -132,9 +132,7 @@ def run_as_program() -> int:
 def _report_unusable(env: WorkerEnvironment, why: str) -> None:
     """Write an event for the supervisor, which logs it once."""
     print(f"rank {env.rank} is started as a program of its own: {why}", file=sys.stderr)
-    at = env.at
-    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-        events.emit(ForkUnusable(rank=env.rank, attempt=env.attempt, why=why))
+    emit_event(env, ForkUnusable(rank=env.rank, attempt=env.attempt, why=why))
 
 
 if __name__ == "__main__":

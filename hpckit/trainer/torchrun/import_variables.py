@@ -7,16 +7,13 @@ therefore watched, and says so.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Mapping
 
-from hpckit.events.event_log import EventLog
-from hpckit.events.schema import Degraded, DegradedSubject
+from hpckit.events.schema import DegradedSubject
 from hpckit.ipc.process_environment import WorkerEnvironment
-
-log = logging.getLogger(__name__)
+from hpckit.ipc.rank_events import report_degraded
 
 READ_AT_IMPORT = (
     "MKL_NUM_THREADS",
@@ -97,7 +94,4 @@ class ImportVariableWatch(threading.Thread):
             "since workers are forks of a process that has imported torch before the program "
             "sets it: export it where the run is launched, or set launch.preload=false"
         )
-        log.warning(what)
-        at = self._env.at
-        with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-            events.emit(Degraded(subject=DegradedSubject.ENVIRONMENT, what=what))
+        report_degraded(self._env, DegradedSubject.ENVIRONMENT, what)
