@@ -209,7 +209,9 @@ class OutcomeListener:
     def _set(self, step: int, outcome: SaveOutcome) -> None:
         with self._changed:
             self._by_step[step] = outcome
-            for old in sorted(self._by_step)[:-16]:  # no longer asked for
+            # a save under way is asked for however many after it were skipped: it holds a slot
+            ended = [s for s, o in self._by_step.items() if o.fate is not SaveStatus.UNDER_WAY]
+            for old in sorted(ended)[:-16]:  # no longer asked for
                 del self._by_step[old]
                 self._started_s.pop(old, None)
             self._changed.notify_all()

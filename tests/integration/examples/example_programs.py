@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +29,7 @@ from tests.integration.examples import forking_server
 from tests.integration.service.running_services import REPOSITORY, pid_of
 
 _WITH_STARTUP = os.pathsep.join([str(REPOSITORY / "tests/startup"), str(REPOSITORY)])
+PATIENCE_S = 180.0
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
 
 
@@ -190,8 +192,16 @@ def kill(pid: int) -> None:
             continue
 
 
-def kill_service(root: Path, run: str) -> None:
-    """What was staged and is not durable yet is lost with it."""
+def kill_service(root: Path, run: str, durable: int = 0) -> None:
+    """What was staged and is not durable yet is lost with it.
+
+    Args:
+        durable: the step of which at least a checkpoint is awaited before; 0: none is.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while durable and max(steps_kept(root, run), default=0) < durable:
+        assert time.monotonic() < deadline, f"no checkpoint of step {durable} was committed"
+        time.sleep(0.05)
     os.kill(pid_of(root, run), 9)
 
 
@@ -238,7 +248,7 @@ def assert_killed_it_goes_on(name: str, tmp_path: Path) -> None:
         finished = stack.enter_context(beside(whole_run))
         first = forks.run(root, kill_at=17)
         second = forks.run(root, kill_at=45)
-        kill_service(root, name)
+        kill_service(root, name, durable=min(second.losses) - 1)
         third = forks.run(root)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, 81))

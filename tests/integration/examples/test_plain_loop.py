@@ -44,7 +44,7 @@ def test_killed_it_goes_on_as_if_nothing_had_been(
     with beside(partial(run, "plain_loop", reference, *words, launcher=launcher)) as finished:
         first = forks.run(root, *words, ranks=ranks, kill_at=30)
         second = forks.run(root, *words, ranks=ranks, kill_at=100)
-        kill_service(root, "plain")
+        kill_service(root, "plain", durable=min(second.losses) - 1)
         third = forks.run(root, *words, ranks=ranks)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, last + 1))

@@ -144,6 +144,17 @@ def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
     assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
 
 
+def test_a_save_under_way_is_remembered_however_many_were_skipped_after_it() -> None:
+    found, _ = outcomes()
+    found.begin(1)
+    for step in range(2, 60):
+        found.begin(step)
+        found.end(step, SaveStatus.GONE, "no place")
+    assert found.wait(59, 0.0) == SaveOutcome(SaveStatus.GONE, "no place", is_behind=True)
+    found.handle(COMMITTED)
+    assert found.wait(59, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
+
+
 def test_nobody_waits_for_a_place_behind_what_fails() -> None:
     found, _ = outcomes()
     found.begin(1)
