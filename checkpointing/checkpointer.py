@@ -230,6 +230,7 @@ class Checkpointer:
         *,
         deadline_s: float | None = None,
         certified: str = "",
+        is_last: bool = False,
     ) -> None:
         """Start a save; returns once everything that may change at any time is copied.
 
@@ -247,6 +248,8 @@ class Checkpointer:
         minutes, or no bucket is emptied for five, the save fails.
 
         Args:
+            is_last: no save follows, so this one must not be skipped: it waits for the one before
+                it, and if that was of the same step and is not durable, saves it again. Collective.
             deadline_s: seconds within which the save should be durable: compression is reduced for
                 that, and a snapshot that the store would have too late is first copied to `local`
                 ("checkpoint_tier").
@@ -260,7 +263,7 @@ class Checkpointer:
                 values, see `differing`.
         """
         self._need_open()
-        self._saves.save(step, state, metrics, deadline_s, certified)
+        self._saves.save(step, state, metrics, deadline_s, certified, is_last=is_last)
 
     def wait(self) -> None:
         """Block until the newest save is committed or has failed. Collective.

@@ -5,7 +5,6 @@ torchrun --nproc-per-node=2 -m checkpointing.examples.plain_loop --root /tmp/ckp
 """
 
 import argparse
-import contextlib
 import os
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from checkpointing import Checkpointer, Last, Minutes, SaveError, Steps
+from checkpointing import Checkpointer, Last, Minutes, Steps
 
 
 def batch_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,11 +51,8 @@ def main() -> None:
         scheduler.step()
         if rank == 0:
             print(f"step {step} loss {float(loss.detach()).hex()}", flush=True)
-        if step == args.steps:
-            with contextlib.suppress(SaveError):  # it was reported; only the last one matters
-                ckpt.wait()
         if ckpt.due(step) or step == args.steps:
-            ckpt.save(step, state)
+            ckpt.save(step, state, is_last=step == args.steps)
     ckpt.close()  # waits for the last save
     if is_distributed:
         dist.destroy_process_group()

@@ -94,8 +94,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         """
         if not self.enable:
             return False
-        make_room(self._ckpt)
-        self._ckpt.save(step, self._whole(ValueItem(self._gather_positions())))
+        self._ckpt.save(step, self._whole(ValueItem(self._gather_positions())), is_last=True)
         return make_room(self._ckpt)
 
     def _load(self, step: int = -1) -> bool:
@@ -134,9 +133,8 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         if not self._should_save(curr_step, last_step):
             return False
-        if last_step:
-            make_room(self._ckpt)
-        self._ckpt.save(curr_step, self._whole(ValueItem(self._gather_positions())))
+        whole = self._whole(ValueItem(self._gather_positions()))
+        self._ckpt.save(curr_step, whole, is_last=last_step)
         if last_step:
             self._ckpt.wait()
             if self.last_save_in_hf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from checkpointing.save.shipper import SaveRequest
 from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import optimizers, to_save
 from checkpointing.state.tree import Leaves
+
+logger = logging.getLogger("checkpointing")
 
 
 class SavePipeline:
@@ -56,9 +59,13 @@ class SavePipeline:
         metrics: Mapping[str, float] | None,
         deadline_s: float | None,
         certified: str = "",
+        *,
+        is_last: bool = False,
     ) -> None:
         """Start a save; see `Checkpointer.save`."""
         started_s = time.monotonic()
+        if is_last:
+            self._finish_earlier()
         if check_step(step) in self._started:
             return
         numbers = {key: _number(key, value) for key, value in (metrics or {}).items()}
@@ -119,6 +126,13 @@ class SavePipeline:
     def note_restored(self) -> None:
         """Record that the restored state is durable, unless it was saved again."""
         self.may_hold_unsaved = bool(self._started)
+
+    def _finish_earlier(self) -> None:
+        """Wait for the newest save, so that the next one is not skipped, or is made again."""
+        try:
+            self.wait()
+        except SaveError as error:
+            logger.warning("before the last save: %s", error)
 
     def _prepared(self, step: int, leaves: Leaves, stepped: list[Optimizer]) -> SavePlan:
         try:

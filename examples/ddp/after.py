@@ -112,6 +112,6 @@ while step < args.steps and not client.should_stop():
     client.step(step, loss=loss.detach())
     if ckpt.due(step):
         ckpt.save(step, state)
-ckpt.save(step, state)
+ckpt.save(step, state, is_last=True)
 ckpt.close()
 dist.destroy_process_group()

@@ -92,7 +92,7 @@ def main():
         client.step(step, loss=loss.detach())
         if ckpt.due(step):
             ckpt.save(step, state)
-    ckpt.save(step, state)
+    ckpt.save(step, state, is_last=True)
     ckpt.close()
     dist.destroy_process_group()
 
