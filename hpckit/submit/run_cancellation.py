@@ -23,7 +23,7 @@ from hpckit.rundir.supervisor_process import find_supervisor, starting_process
 from hpckit.slurm.scontrol import run_scancel
 from hpckit.slurm.squeue import QueueError
 from hpckit.system.atomic_files import write_json
-from hpckit.system.child_processes import kill_strays
+from hpckit.system.child_processes import kill_strays, kill_tree
 
 _TIMEOUT_S = 60.0
 _TICK_S = 0.5
@@ -82,9 +82,8 @@ def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
 def _end_local_run(run: RunDir, saves: bool, say: Callable[[str], None]) -> None:
     supervisor = find_supervisor(run)
     if supervisor is None:
-        starting = starting_process(run)
-        for process in [*(starting.children(recursive=True) if starting else ()), starting]:
-            _send(process, signal.SIGKILL)
+        if (starting := starting_process(run)) is not None:
+            kill_tree(starting)
         return
     if saves:
         say("all ranks are asked to save and exit")
@@ -94,11 +93,10 @@ def _end_local_run(run: RunDir, saves: bool, say: Callable[[str], None]) -> None
         _send(supervisor, signal.SIGKILL)
 
 
-def _send(process: psutil.Process | None, number: signal.Signals) -> None:
+def _send(process: psutil.Process, number: signal.Signals) -> None:
     """Sends a signal. psutil checks that the process id was not reused since."""
     with suppress(psutil.NoSuchProcess):
-        if process is not None:
-            process.send_signal(number)
+        process.send_signal(number)
 
 
 def _wait(it: Overview, within_s: float) -> Overview:

@@ -22,6 +22,11 @@ from hpckit.system.open_files import restore_soft_limit
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
+_STOPPED_S = 5.0
+"""Seconds within which a process stops at SIGSTOP, unless it waits in the kernel."""
+_STOPPED_TICK_S = 0.002
+_NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+
 
 class Child(Protocol):
     """The common interface of a `Process` and of other processes that end with this one."""
@@ -172,6 +177,19 @@ def kill_all(processes: Iterable[Child]) -> None:
         process.kill()
     for process in alive:
         process.wait()
+
+
+def kill_tree(process: psutil.Process) -> None:
+    """Sends SIGKILL to a process and to all that it has started. It is stopped first, as otherwise
+    it could start another one after those that it has started were listed."""
+    with suppress(psutil.NoSuchProcess):
+        process.suspend()
+        deadline = time.monotonic() + _STOPPED_S
+        while process.status() not in _NOT_RUNNING and time.monotonic() < deadline:
+            time.sleep(_STOPPED_TICK_S)
+        for one in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def strays(

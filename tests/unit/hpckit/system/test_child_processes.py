@@ -12,7 +12,13 @@ import psutil
 import pytest
 
 from hpckit.system import child_processes
-from hpckit.system.child_processes import kill_all, kill_strays, spawn, spawn_piped
+from hpckit.system.child_processes import (
+    kill_all,
+    kill_strays,
+    kill_tree,
+    spawn,
+    spawn_piped,
+)
 from tests.unit.hpckit.specs_and_processes import is_gone, line_of, python, until
 
 CHAIN = """
@@ -25,6 +31,13 @@ draft = folder / f".{depth}"
 draft.write_text(str(os.getpid()))
 draft.rename(folder / str(depth))
 time.sleep(600)
+"""
+SPREADING = """
+import subprocess, sys
+print("up", flush=True)
+for _ in range(300):
+    subprocess.Popen(["/bin/sleep", "600"], stdout=sys.stderr)
+input()
 """
 SWEEP = """
 import sys; from pathlib import Path; from hpckit.system.child_processes import kill_strays
@@ -123,6 +136,17 @@ def test_a_user_has_many_piped_children_and_pipes_that_are_larger_as_far_as_poss
     """The pipes of a user may take 64 MiB: enlarged, those of a 33rd child were refused."""
     with python(PIPES) as user:
         assert line_of(user) == "True True"
+
+
+def test_what_starts_processes_all_the_time_is_killed_with_all_of_them(tmp_path: Path) -> None:
+    try:
+        with python(SPREADING, env={"HPCKIT_RUN": str(tmp_path)}) as top:
+            assert line_of(top) == "up"
+            kill_tree(psutil.Process(top.pid))
+            assert top.wait() == -signal.SIGKILL
+        until(lambda: all(is_gone(one.pid) for one in child_processes.strays(tmp_path)))
+    finally:
+        kill_strays(tmp_path)
 
 
 def test_a_sweep_spares_itself_and_those_it_descends_from(tmp_path: Path) -> None:
