@@ -8,24 +8,23 @@ do so. The page vanishes with the last process that has it open, however that pr
 Byte 0 holds the request, byte 8 its deadline (CLOCK_MONOTONIC seconds), and byte 16 the number of
 attempts whose first worker has started. From byte 64 on there
 is a row of 64 bytes for each local rank: pid, phase, step, time of the heartbeat, attempt, peak
-memory, and the deadline of a program. The byte order is native; every field has 8 bytes and is
-aligned, so that it is read and written as a whole.
+memory, and the deadline of a program. The byte order is native. Every field has 8 bytes and is
+aligned, and is read and written as a whole, through a view of the page: `struct.pack_into` sets all
+bytes to zero first, so that a reader could take a rank for one that hangs.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
 from dataclasses import dataclass
 from enum import IntEnum
 
-_HEADER = 64
-_SLOT = struct.Struct("=qqqdqqd8x")
-_BEAT = struct.Struct("=qqqdq")
-_MEMORY = struct.Struct("=q")
-_DEADLINE = struct.Struct("=d")
+_WORD = 8  # bytes of a field; below are numbers of fields
+_REQUEST, _REQUEST_DEADLINE, _ATTEMPTS = range(3)
+_HEADER = _ROW = 8
+_PID, _PHASE, _STEP, _BEAT, _ATTEMPT, _MEMORY, _DEADLINE = range(7)
 
 
 class WorkerRequest(IntEnum):
@@ -87,7 +86,8 @@ class HeartbeatTable:
 
     def __init__(self, handle: int, ranks: int) -> None:
         self._ranks = ranks
-        self._map = mmap.mmap(handle, _size(ranks))
+        page = memoryview(mmap.mmap(handle, _size(ranks)))
+        self._integers, self._seconds = page.cast("q"), page.cast("d")
 
     @classmethod
     def create(cls, ranks: int) -> tuple[HeartbeatTable, str]:
@@ -114,47 +114,57 @@ class HeartbeatTable:
     def ask(self, request: WorkerRequest, within_s: float) -> None:
         """Sets the request to all workers of the node and its deadline, `within_s` seconds from
         now. A later request replaces an earlier one."""
-        struct.pack_into("=d", self._map, 8, time.monotonic() + within_s)
-        struct.pack_into("=q", self._map, 0, request)
+        self._seconds[_REQUEST_DEADLINE] = time.monotonic() + within_s
+        self._integers[_REQUEST] = request
 
     def request(self) -> WorkerRequest:
         """Returns the present request to the workers."""
-        return WorkerRequest(struct.unpack_from("=q", self._map, 0)[0])
+        return WorkerRequest(self._integers[_REQUEST])
 
     def seconds_left(self) -> float:
         """Returns the seconds until the deadline of the request, negative after it."""
-        deadline: float = struct.unpack_from("=d", self._map, 8)[0]
-        return deadline - time.monotonic()
+        return self._seconds[_REQUEST_DEADLINE] - time.monotonic()
 
     def report(self, rank: int, phase: WorkerPhase, step: int, attempt: int) -> None:
         """Writes a heartbeat of the worker with local rank `rank`."""
-        slot = (os.getpid(), phase, step, time.monotonic(), attempt)
-        _BEAT.pack_into(self._map, _HEADER + rank * _SLOT.size, *slot)
+        row = _row(rank)
+        self._seconds[row + _BEAT] = time.monotonic()  # first: no new phase has an old time
+        for field, value in ((_PID, os.getpid()), (_ATTEMPT, attempt), (_STEP, step)):
+            self._integers[row + field] = value
+        self._integers[row + _PHASE] = phase
 
     def report_memory(self, rank: int, peak_bytes: int) -> None:
         """Writes the recent peak of memory of the worker with local rank `rank`."""
-        _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, peak_bytes)
+        self._integers[_row(rank) + _MEMORY] = peak_bytes
 
     def report_deadline(self, rank: int, deadline_s: float) -> None:
         """Writes when the program of local rank `rank` counts as hung, in CLOCK_MONOTONIC
         seconds."""
-        offset = _HEADER + rank * _SLOT.size + _BEAT.size + _MEMORY.size
-        _DEADLINE.pack_into(self._map, offset, deadline_s)
+        self._seconds[_row(rank) + _DEADLINE] = deadline_s
 
     def count_attempt(self) -> int:
         """Returns the number of attempts that were counted before, and counts one more. The worker
         with local rank 0 calls it once when it starts."""
-        earlier: int = struct.unpack_from("=q", self._map, 16)[0]
-        struct.pack_into("=q", self._map, 16, earlier + 1)
+        earlier = self._integers[_ATTEMPTS]
+        self._integers[_ATTEMPTS] = earlier + 1
         return earlier
 
     def slots(self) -> list[Heartbeat]:
         """Returns the last heartbeats by local rank."""
-        found = []
-        for rank in range(self._ranks):
-            pid, phase, *others = _SLOT.unpack_from(self._map, _HEADER + rank * _SLOT.size)
-            found.append(Heartbeat(pid, WorkerPhase(phase), *others))
-        return found
+        return [self._slot(_row(rank)) for rank in range(self._ranks)]
+
+    def _slot(self, row: int) -> Heartbeat:
+        """Reads a row; the phase is read before the time, as `report` writes it after that."""
+        integers, seconds = self._integers, self._seconds
+        return Heartbeat(
+            pid=integers[row + _PID],
+            phase=WorkerPhase(integers[row + _PHASE]),
+            step=integers[row + _STEP],
+            beat=seconds[row + _BEAT],
+            attempt=integers[row + _ATTEMPT],
+            memory=integers[row + _MEMORY],
+            deadline=seconds[row + _DEADLINE],
+        )
 
 
 class HeartbeatWriter:
@@ -208,5 +218,9 @@ class HeartbeatWriter:
         return self._table.seconds_left()
 
 
+def _row(rank: int) -> int:
+    return _HEADER + rank * _ROW
+
+
 def _size(ranks: int) -> int:
-    return _HEADER + ranks * _SLOT.size
+    return _row(ranks) * _WORD

@@ -99,9 +99,12 @@ class SnapshotResponder(threading.Thread):
         self._describe = describe
 
     def run(self) -> None:
+        header = memoryview(self._map)[: _HEADER.size].cast("q")
         while asked := os.read(self._reader, _HEADER.size * 512):
             number = struct.unpack("=q", asked[-8:])[0]  # earlier questions are not waited for
             answer = self._describe(number)[:MOST_BYTES]
-            _HEADER.pack_into(self._map, 0, 0, 0)
+            # fields are written one by one, the number last: `pack_into` writes zeros first
+            header[0] = 0
+            header[1] = len(answer)
             self._map[_HEADER.size : _HEADER.size + len(answer)] = answer
-            _HEADER.pack_into(self._map, 0, number, len(answer))
+            header[0] = number

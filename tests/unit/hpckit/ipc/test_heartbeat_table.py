@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -15,6 +16,15 @@ board = HeartbeatTable.attach(sys.argv[1], 3)
 board.report(int(sys.argv[2]), WorkerPhase.TRAINING, 41, 2)
 print("there", flush=True); sys.stdin.readline()
 print(board.request().name, 0 < board.seconds_left() <= 1000, flush=True)
+"""
+REPORTER = """
+import sys; from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase, WorkerRequest
+board = HeartbeatTable.attach(sys.argv[1], 1)
+for step in range(1, 100_001):
+    board.report(0, WorkerPhase.TRAINING, step, 1)
+    board.ask(WorkerRequest.PREEMPT, within_s=1000)
+    if step == 1: print("there", flush=True)
+print("done", flush=True); sys.stdin.readline()
 """
 AGENT = """
 import sys; from hpckit.ipc.heartbeat_table import HeartbeatTable
@@ -44,6 +54,21 @@ def test_slots_do_not_touch_one_another() -> None:
         assert (slot.pid, slot.phase, slot.step) == (os.getpid(), WorkerPhase(rank), 10**15 + rank)
         assert slot.attempt == rank
     assert board.request() is WorkerRequest.NONE
+
+
+def test_a_row_that_is_being_written_is_read_without_zeros() -> None:
+    board, path = HeartbeatTable.create(1)
+    begun_s = time.monotonic()
+    with python(REPORTER, path) as worker:
+        assert line_of(worker) == "there"
+        (slot,) = board.slots()
+        while slot.step < 100_000:
+            (slot,) = board.slots()
+            found = (slot.pid, slot.phase, slot.attempt, board.request())
+            assert found == (worker.pid, WorkerPhase.TRAINING, 1, WorkerRequest.PREEMPT)
+            assert slot.step > 0
+            assert slot.beat > begun_s
+            assert board.seconds_left() > 0
 
 
 def test_a_later_request_replaces_an_earlier_one_and_its_deadline() -> None:
