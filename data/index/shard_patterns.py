@@ -10,8 +10,8 @@ from pathlib import Path
 from data.errors import DataError, NoShardsError, shown
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)(?:\.\.([1-9]\d*))?\}")
-_CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_EITHER = re.compile(rf"{_RANGE.pattern}|{_CHOICE.pattern}")
+_BRACES = re.compile(r"[{},]")
+_MOST_NESTED = 50
 _MOST_NAMES = 10_000_000  # of a pattern: a slip of the finger must not take all memory
 
 
@@ -19,7 +19,8 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """Return the shard files, absolute, in the order of the dataset.
 
     Each item is a tar, a folder (all its `*.tar`, sorted), a glob (sorted; `**` stands for folders
-    at any depth), or a pattern with `{000000..000012}` ranges or `{train,val}` words (in order).
+    at any depth), or a pattern with `{000000..000012}` ranges or `{train,val}` words (in order),
+    which may be nested.
     Raises DataError if an item matches nothing, or if the same file comes twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
@@ -36,22 +37,62 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
 
 def expand_ranges(pattern: str, *, choices: bool = True) -> list[str]:
     """Replace each `{first..last}` and `{first..last..step}` by its numbers, zero-padded like
-    `first`, and each `{train,val}` by its words, as a shell does: all combinations.
+    `first`, and each `{train,val}` by its words, as a shell does: all combinations. Words may have
+    braces of their own: `{train-{0..3},val}`.
 
     Args:
         choices: whether words are replaced too; a command has such braces of its own.
 
-    Raises DataError for a range that runs backwards, and for more names than a dataset has shards.
+    Raises DataError for a range that runs backwards, for more names than a dataset has shards, and
+    for braces that are nested too deeply.
     """
-    match = (_EITHER if choices else _RANGE).search(pattern)
-    if match is None:
-        return [pattern]
-    tails = expand_ranges(pattern[match.end() :], choices=choices)
-    words = _numbers(match, pattern) if match[1] else match[4].split(",")
-    if len(words) * len(tails) > _MOST_NAMES:
-        raise _too_many(pattern, len(words) * len(tails))
-    begin = pattern[: match.start()]
-    return [f"{begin}{word}{tail}" for word in words for tail in tails]
+    return _expanded(pattern, pattern, choices)
+
+
+def _expanded(part: str, pattern: str, choices: bool) -> list[str]:
+    """Return the names that a part of a pattern stands for."""
+    names, at = [""], 0
+    while (found := _next_braces(part, at, pattern, choices)) is not None:
+        begin, end, words = found
+        if len(names) * len(words) > _MOST_NAMES:
+            raise _too_many(pattern, len(names) * len(words))
+        names = [f"{name}{part[at:begin]}{word}" for name in names for word in words]
+        at = end
+    return [f"{name}{part[at:]}" for name in names]
+
+
+def _next_braces(
+    part: str, at: int, pattern: str, choices: bool
+) -> tuple[int, int, Sequence[str]] | None:
+    """Return where the next braces that stand for words begin and end, and the words; other braces
+    are characters like any."""
+    while (begin := part.find("{", at)) >= 0:
+        if (match := _RANGE.match(part, begin)) is not None:
+            return begin, match.end(), _numbers(match, pattern)
+        commas = _commas_and_end(part, begin, pattern) if choices else []
+        if len(commas) > 1:
+            starts = [begin, *commas[:-1]]
+            each = [part[a + 1 : b] for a, b in zip(starts, commas, strict=True)]
+            words = [name for word in each for name in _expanded(word, pattern, choices)]
+            return begin, commas[-1] + 1, words
+        at = begin + 1
+    return None
+
+
+def _commas_and_end(part: str, begin: int, pattern: str) -> list[int]:
+    """Return where the commas between the words of the braces at `begin` are, and where these are
+    closed; empty if they are not."""
+    found, depth = [], 0
+    for match in _BRACES.finditer(part, begin):
+        depth += {"{": 1, "}": -1, ",": 0}[match.group()]
+        if depth > _MOST_NESTED:
+            problem = f"has braces within more than {_MOST_NESTED} others"
+            raise DataError(f"{shown(pattern)!r} {problem}; write the shards as a list")
+        if depth <= 1 and match.group() == "," or depth == 0:
+            found.append(match.start())
+        if depth == 0:
+            return found
+    return []
 
 
 def _numbers(match: "re.Match[str]", pattern: str) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,31 @@ def test_words_and_steps_are_replaced_as_a_shell_does() -> None:
     assert expand_ranges("x{,-more}.tar") == ["x.tar", "x-more.tar"]
     for same in ("{a}", "{}", "{a..c}", "{1..}"):
         assert expand_ranges(same) == [same]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("{a,b{0..3}}", "a b0 b1 b2 b3"),
+        ("{{a,b},c}", "a b c"),
+        ("{a,{b,c}}-{0..1}", "a-0 a-1 b-0 b-1 c-0 c-1"),
+        ("{{08..12..2},x{,y}}.tar", "08.tar 10.tar 12.tar x.tar xy.tar"),
+        ("a{b{1..2}}c", "a{b1}c a{b2}c"),  # one word is no choice
+        ("{a,b{c}}", "a b{c}"),
+        ("x{a,b}{", "xa{ xb{"),
+        ("{a,b{0..1}", "{a,b0 {a,b1"),
+        ("a}{b,c}", "a}b a}c"),
+    ],
+)
+def test_braces_within_braces_are_those_of_a_shell(pattern: str, names: str) -> None:
+    assert expand_ranges(pattern) == names.split()
+    in_bash = subprocess.run(["bash", "-c", f"echo {pattern}"], capture_output=True, text=True)
+    assert in_bash.stdout.split() == names.split()
+
+
+def test_braces_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(DataError, match="within more than 50 others; write the shards as a list"):
+        expand_ranges("{a," * 2000 + "}" * 2000)
 
 
 def test_folders_among_words_are_their_tars(tmp_path: Path) -> None:
