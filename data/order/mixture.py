@@ -358,8 +358,10 @@ class MixedOrder:
         epochs, within = np.divmod(own, self._samples[datasets])
         if int(epochs.max()) >= MAX_POSITION // count:
             return None
-        different, which = np.unique(epochs * count + datasets, return_inverse=True)
+        lowest = int(epochs.min())
+        different, which = distinct((epochs - lowest) * count + datasets)
         numbers, of = np.divmod(different, count)
+        numbers += lowest
         if int(self._pieces[of].sum()) > _MOST_COPIED * own.size:
             return None
         plans = []
@@ -446,6 +448,18 @@ class MixedOrder:
         ends = np.cumsum([0, *np.bincount(datasets, minlength=len(self.orders)).tolist()])
         each = zip(self.orders, pairwise(ends), strict=True)
         return by_dataset, [(order, slice(*of)) for order, of in each if of[0] < of[1]]
+
+
+def distinct(numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the different numbers, which are at least 0, and which of them each is: as
+    `np.unique`, without sorting if they are not much larger than many."""
+    most = int(numbers.max()) + 1
+    if most > numbers.size:
+        different, which = np.unique(numbers, return_inverse=True)
+        return different, which
+    is_there = np.zeros(most, dtype=bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
 def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:

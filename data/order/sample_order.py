@@ -30,6 +30,7 @@ from data.order.virtual_streams import (
     StreamTurns,
     assign_streams,
     epochs_of,
+    find_ranges,
     turns_of,
 )
 
@@ -100,7 +101,7 @@ class EpochLookup:
             at: as `self.at`, permuted.
         """
         deal, epoch = self.deal, self.epoch
-        place = np.searchsorted(epoch.starts, at, side="right") - 1
+        place = find_ranges(epoch.starts, at)
         piece = epoch.order[place]
         samples = at - epoch.starts[place]
         samples += np.where(piece == deal.first[self.streams], deal.head[self.streams], 0)
@@ -129,7 +130,7 @@ def _permuted(lookups: Sequence[EpochLookup]) -> list[Ints]:
     for lookup in lookups:
         epoch = lookup.epoch
         assert epoch.window_keys is not None
-        window = np.searchsorted(epoch.window_starts, lookup.at, side="right") - 1
+        window = find_ranges(epoch.window_starts, lookup.at)
         starts.append(epoch.window_starts[window])
         sizes.append(epoch.window_starts[window + 1] - starts[-1])
         keys.append(epoch.window_keys[window])

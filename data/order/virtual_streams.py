@@ -17,6 +17,9 @@ import numpy.typing as npt
 from data.order.keyed_permutation import Ints, Words, derive, permute
 
 _Small: TypeAlias = npt.NDArray[np.int32]  # numbers of shards and pieces: half the memory
+_STEPS_OF_A_RANGE = 4  # of the table of `find_ranges`, in the mean
+_FEW_NUMBERS = 2  # for each range, below which a table takes longer than it saves
+_MOST_COMPARISONS = 4
 _BLOCK = 2**15  # values that are permuted at a time, so that they stay in a core's cache
 
 
@@ -186,13 +189,14 @@ def located_jointly(
         served + streams_before[which]
     ]
     at = _joined([deal.cuts[:-1] for deal in deals], lines)[stream] + offsets
-    begins = np.append(_joined([one.window_starts[:-1] for one in pieces], lines), samples.sum())
-    window = np.searchsorted(begins, at, side="right") - 1
+    end = int(samples.sum())
+    begins = np.append(_joined([one.window_starts[:-1] for one in pieces], lines), end)
+    window = find_ranges(begins, at)
     begin = begins[window]
     keys = np.concatenate([one.window_keys for one in pieces])[window]
     at = begin + permute(at - begin, begins[window + 1] - begin, keys)
-    starts = _joined([one.starts[:-1] for one in pieces], lines)
-    place = np.searchsorted(starts, at, side="right") - 1
+    starts = np.append(_joined([one.starts[:-1] for one in pieces], lines), end)
+    place = find_ranges(starts, at)
     piece = _joined([one.order for one in pieces], places_before)[place]
     found = at - starts[place]
     heads = np.concatenate([deal.head for deal in deals])[stream]
@@ -200,6 +204,28 @@ def located_jointly(
         piece == _joined([deal.first[:-1] for deal in deals], places_before)[stream], heads, 0
     )
     return np.concatenate([deal.shards for deal in deals])[piece].astype(np.int64), found
+
+
+def find_ranges(cuts: Ints, numbers: Ints) -> Ints:
+    """Return which range each number is in, with shape (n,): range i is [cuts[i], cuts[i + 1]).
+
+    This is `np.searchsorted(cuts, numbers, side="right") - 1` for rising cuts from 0 on, without
+    empty ranges. A table tells the range in which a step of 2**k numbers begins; from there it is
+    few comparisons, whose outcome no processor has to guess.
+    """
+    count, end = cuts.size - 1, int(cuts[-1])
+    if not count or _FEW_NUMBERS * numbers.size < count:
+        return np.asarray(np.searchsorted(cuts, numbers, side="right") - 1)
+    shift = max(0, (end // (_STEPS_OF_A_RANGE * count)).bit_length() - 1)
+    most = int(np.bincount(cuts[:-1] >> shift).max())  # ranges that begin in one step
+    if most > _MOST_COMPARISONS:
+        return np.asarray(np.searchsorted(cuts, numbers, side="right") - 1)
+    first = (cuts[:-1] + ((1 << shift) - 1)) >> shift  # the first step that begins in each range
+    table = np.cumsum(np.bincount(first, minlength=(end >> shift) + 1)) - 1
+    found: Ints = table[numbers >> shift]
+    for _ in range(most):
+        found += cuts[found + 1] <= numbers
+    return found
 
 
 def _joined(columns: Sequence[npt.NDArray[np.integer]], more: Ints) -> Ints:

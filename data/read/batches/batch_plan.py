@@ -31,7 +31,7 @@ from data.read.sample_stream import (
 )
 
 _LOCATED = 2**18  # positions of all ranks that are located at a time, unless batches are larger
-_MOST_STEPS = 128  # steps that are located at a time
+_MOST_STEPS = 512  # steps that are located at a time
 
 
 @dataclass(frozen=True)

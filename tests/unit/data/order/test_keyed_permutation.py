@@ -42,6 +42,19 @@ def sigmas(counts: Ints, expected: float) -> float:
     return (chi_square - freedom) / math.sqrt(2 * freedom)
 
 
+@pytest.mark.parametrize("most", [SMALL, 5000])
+def test_many_values_are_permuted_as_few_are(most: int) -> None:
+    numbers = np.random.default_rng(most)
+    sizes = numbers.integers(1, most, 20_000)
+    values, keys = numbers.integers(0, sizes), derive(root_key(1, 1), np.arange(sizes.size))
+    parts = [slice(at, at + 1000) for at in range(0, sizes.size, 1000)]
+    each = [permute(values[part], sizes[part], keys[part]) for part in parts]
+    few = [permute(values[i : i + 1], sizes[i : i + 1], keys[i : i + 1]) for i in range(9)]
+    whole = permute(values, sizes, keys)
+    assert whole.tolist() == np.concatenate(each).tolist()
+    assert whole[:9].tolist() == np.concatenate(few).tolist()
+
+
 def test_splitmix64_gives_the_published_values() -> None:
     golden = 0x9E3779B97F4A7C15
     states = np.array([0, golden, 2 * golden % 2**64], dtype=np.uint64)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.order.mixture import MixedOrder, Mixture, MixtureSegment, segment
+from data.order.mixture import MixedOrder, Mixture, MixtureSegment, distinct, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import share
 from data.order.sample_order import Order
@@ -120,6 +120,13 @@ def test_streams_that_are_too_many_to_be_placed_in_16_bits_are_sorted_by_all_bit
     mixed = MixedOrder(orders, Mixture([segment(0, [1, 1])]))
     positions = np.arange(100)
     assert mixed.placement_of(positions).tolist() == mixed.stream_of(positions).tolist()
+
+
+@given(st.lists(st.integers(0, 30) | st.integers(0, 2**62), min_size=1, max_size=40))
+def test_different_numbers_are_found_as_by_sorting(numbers: list[int]) -> None:
+    different, which = distinct(np.array(numbers, dtype=np.int64))
+    assert different.tolist() == sorted(set(numbers))
+    assert different[which].tolist() == numbers
 
 
 def test_weights_become_exact_parts() -> None:

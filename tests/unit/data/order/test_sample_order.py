@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.order.rank_shares import share
 from data.order.sample_order import MAX_POSITION, ORDER, Order
-from data.order.virtual_streams import stream_cuts
+from data.order.virtual_streams import find_ranges, stream_cuts
 from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
@@ -236,6 +236,19 @@ def test_impossible_arguments_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         Order(counts, **options)  # type: ignore[arg-type]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50) | st.integers(1, 10**12), min_size=1, max_size=60),
+    count=st.sampled_from([1, 40, 400]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_ranges_are_found_as_by_bisection(sizes: list[int], count: int, seed: int) -> None:
+    cuts = np.cumsum([0, *sizes])
+    numbers = np.random.default_rng(seed).integers(0, cuts[-1], count)
+    numbers[: min(count, len(sizes))] = cuts[: min(count, len(sizes))]
+    expected = np.searchsorted(cuts, numbers, side="right") - 1
+    assert find_ranges(cuts, numbers).tolist() == expected.tolist()
 
 
 def test_wrong_positions_are_refused() -> None:
