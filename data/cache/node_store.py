@@ -201,6 +201,11 @@ class NodeStore:
         self._unverified.settle(self._jobs.wait)
 
     @property
+    def verifies_later(self) -> bool:
+        """Whether bytes may be returned before they are verified, so that `check` may raise."""
+        return self._cached
+
+    @property
     def copies_files(self) -> bool:
         """Whether any shards that are files may be copied into the cache."""
         return self._cached and self._cache_local is not False

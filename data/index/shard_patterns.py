@@ -88,7 +88,7 @@ def _commas_and_end(part: str, begin: int, pattern: str) -> list[int]:
         if depth > _MOST_NESTED:
             problem = f"has braces within more than {_MOST_NESTED} others"
             raise DataError(f"{shown(pattern)!r} {problem}; write the shards as a list")
-        if depth <= 1 and match.group() == "," or depth == 0:
+        if (depth <= 1 and match.group() == ",") or depth == 0:
             found.append(match.start())
         if depth == 0:
             return found

@@ -27,7 +27,7 @@ from data.read.shards.piece_reads import (
     read_pieces,
 )
 from data.read.shards.shard_samples import ShardSamples
-from data.read.shards.single_members import SingleMemberFile, read_single_members
+from data.read.shards.single_members import OpenFile, OpenFiles, read_single_members
 
 _FREED_BYTES = 31 << 20
 
@@ -125,19 +125,18 @@ class BatchFetcher:
         starts, first = self._starts
         shards = places.shards if len(first) == 1 else first[places.datasets] + places.shards
         numbers: list[int] = (starts[shards] + places.samples).tolist()
-        datasets, own, samples = (column.tolist() for column in places)
+        datasets, samples = places.datasets.tolist(), places.samples.tolist()
         rows = BatchRows(positions, datasets, numbers, [], {})
         lies: list[int] = shards.tolist()
-        wanted = dict(zip(lies, zip(datasets, own, strict=True), strict=True))
-        files = self._files(wanted)
-        if len(files) == len(wanted):
-            each = [files[lie] for lie in lies]
-            rows.samples, rows.bytes, bad = read_single_members(each, samples)
+        files = self._files(lies, places)
+        if files is not None:
+            rows.samples, rows.bytes, bad = read_single_members(files, samples)
             if bad:
-                makes = [self._reader(*wanted[lies[row]]).make for row in bad]
+                own = places.shards.tolist()
+                makes = [self._reader(datasets[row], own[row]).make for row in bad]
                 self._make(rows, bad, makes, places, iter(()))
             return rows
-        readers = self._readers(wanted)
+        readers = self._readers(_distinct(lies, places))
         rows.samples = [None] * len(samples)
         asked = [readers[lie] for lie in lies]
         asks = any(reader.ask is not None for reader in readers.values())
@@ -167,23 +166,27 @@ class BatchFetcher:
                 rows.errors[row] = self._sample_error(position, *place, sample, error)
         rows.bytes += total
 
-    def _files(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SingleMemberFile]:
-        """Return those of these shards whose samples can all be read together, if all of them
-        are open. Each shard has a number of its own, and is given as (dataset, shard)."""
-        opened, stores = self._opened
+    def _files(self, lies: list[int], places: SampleLocations) -> list[OpenFile] | None:
+        """Return the file of each sample, if all of these shards are open, and their samples can be
+        read together. Each shard has a number of its own."""
+        opened, stores, known = self._opened
         for store in stores:
             store.check()
-        found = {}
-        for lie, (which, number) in wanted.items():
+        files = known.files
+        try:
+            return [files[lie] for lie in lies]
+        except KeyError:
+            pass
+        for lie, (which, number) in _distinct(lies, places).items():
             shard = opened[which].get(number)
             if shard is None or (file := shard.single_member_file) is None:
-                break
+                return None
             shard.used = True
-            found[lie] = file
-        return found
+            files[lie] = tuple(file)
+        return [files[lie] for lie in lies]
 
     def _readers(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SampleReader]:
-        """Return the reader of each of these shards, given as to `_files`."""
+        """Return the reader of each of these shards, given as (dataset, shard)."""
         open_in_parallel(self.stream, wanted.values())
         return {lie: self._reader(*place) for lie, place in wanted.items()}
 
@@ -203,10 +206,12 @@ class BatchFetcher:
             return failing_reader(error)
 
     @cached_property
-    def _opened(self) -> tuple[list[Mapping[int, ShardSamples]], set[NodeStore]]:
-        """The open shards of each dataset, and the stores of all."""
+    def _opened(self) -> tuple[list[Mapping[int, ShardSamples]], list[NodeStore], OpenFiles]:
+        """The open shards of each dataset, the stores whose reads have to be checked, and the files
+        that are known."""
         datasets = self.stream.datasets
-        return [each.open_shards for each in datasets], {each.store for each in datasets}
+        stores = {each.store for each in datasets if each.store.verifies_later}
+        return [each.open_shards for each in datasets], list(stores), OpenFiles()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields alone for another process, which opens shards by itself."""
@@ -305,6 +310,12 @@ class BatchFetcher:
         return _with_cause(
             SampleError(position, key, dataset.manifest.urls[shard], _describe(error)), error
         )
+
+
+def _distinct(lies: list[int], places: SampleLocations) -> dict[int, tuple[int, int]]:
+    """Return the (dataset, shard) of each of these shards."""
+    each = zip(places.datasets.tolist(), places.shards.tolist(), strict=True)
+    return dict(zip(lies, each, strict=True))
 
 
 def substitute(position: int, attempt: int, samples: int, streams: int) -> int:

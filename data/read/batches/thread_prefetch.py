@@ -57,10 +57,8 @@ class ThreadPrefetcher(Generic[S, T]):
         by_itself = not self._pending
         if self._inline_decision is not None:
             self._inline_decision.asked()
-        if by_itself:
-            self._make_inline()
         try:
-            result = self._pending[0].result()
+            result = self._make_inline() if by_itself else self._pending[0].result()
         except CancelledError as error:  # another thread closed this one while it waited
             raise self._end_error() from error
         except _EndError:
@@ -72,7 +70,8 @@ class ThreadPrefetcher(Generic[S, T]):
             self._stop("this iteration ended with an error", wait=False)
             self._release_pool()
             raise
-        self._pending.popleft()
+        if not by_itself:
+            self._pending.popleft()
         if self._inline_decision is not None:
             self._inline_decision.given(by_itself)
         self._fill()
@@ -106,23 +105,16 @@ class ThreadPrefetcher(Generic[S, T]):
         """The number of results that are available already."""
         return max(0, sum(result.done() for result in list(self._pending)) - self._queue.ends)
 
-    def _make_inline(self) -> None:
-        """Make one result in the calling thread. If that is interrupted, its state is unknown and
-        the iteration ends."""
+    def _make_inline(self) -> T:
+        """Make the next result in the calling thread. If that is interrupted, its state is unknown
+        and the iteration ends."""
         try:
-            self._pending.append(self._queue.ask())
-            self._queue.take()
-            if isinstance(self._pending[0].exception(), Exception | None):
-                return
-        except CancelledError:  # another thread closed this one
-            return
-        except BaseException:
-            self._interrupted()
+            return self._queue.make()
+        except Exception:
             raise
-        self._interrupted()
-
-    def _interrupted(self) -> None:
-        self._stop("this iteration was interrupted", wait=False)
+        except BaseException:
+            self._stop("this iteration was interrupted", wait=False)
+            raise
 
     def _fill(self) -> None:
         """Have the threads make results up to the prefetch depth."""
@@ -205,6 +197,15 @@ class _ResultQueue(Generic[S, T]):
         result: Future[T] = Future()
         self._asked.append(result)
         return result
+
+    def make(self) -> T:
+        """Make the next result now; none may have been asked for."""
+        with self._lock:
+            try:
+                step = next(self._steps)
+            except StopIteration:
+                raise _EndError from None
+        return self._load(step)
 
     def take(self) -> None:
         """Make the next result that was asked for."""

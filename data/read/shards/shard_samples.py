@@ -18,7 +18,11 @@ from data.read.shards.joint_reads import is_one_read, joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
-from data.read.shards.single_members import SingleMemberFile, entry_bytes
+from data.read.shards.single_members import (
+    SingleMemberFile,
+    entry_bytes,
+    forget_open_files,
+)
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
@@ -189,6 +193,8 @@ class ShardSamples:
         """Read samples by this reader from now on; None: by none."""
         self._direct = direct
         self.single_member_file = None if direct is None else direct.single_member_file
+        if direct is None:
+            forget_open_files()
 
     def _pread(self, offset: int, size: int) -> "builtins.bytes":
         return self._found().pread(offset, size, compares=self._sums is not None)

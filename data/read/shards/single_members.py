@@ -5,11 +5,12 @@ tuple: of hundreds of shards that are read in turns, each further object that a 
 more that is no longer in a processor's cache. All samples of a batch are read by one loop.
 """
 
+import weakref
 from collections.abc import Sequence
 from os import pread
 from struct import Struct
 from sys import intern
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -19,10 +20,13 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import LOW
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample
 
-_ENTRY = Struct("<QIIIH")  # offset, size, checksum, where the key begins, its length
+_ENTRY = Struct("<QIIII")  # offset, size, checksum, where the key begins and ends
 _FIELDS = np.dtype(
-    [("offset", "<u8"), ("size", "<u4"), ("content", "<u4"), ("key", "<u4"), ("length", "<u2")]
+    [("offset", "<u8"), ("size", "<u4"), ("content", "<u4"), ("key", "<u4"), ("end", "<u4")]
 )
+
+# the fields of a `SingleMemberFile`; a plain tuple is taken apart in less time
+OpenFile: TypeAlias = tuple[int, bytes, str, str, str, FileHandle]
 
 
 class SingleMemberFile(NamedTuple):
@@ -37,6 +41,29 @@ class SingleMemberFile(NamedTuple):
     """The extension of each member."""
     file: FileHandle
     """What keeps the file open."""
+
+
+class OpenFiles:
+    """The open shards of a reader, by numbers of its own, so that it need not ask each shard again.
+
+    Once any shard of this process closes its file, all are forgotten: what has them for a batch
+    replaces nothing, and keeps the files open until then. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[int, OpenFile] = {}
+        """Replaced as a whole: who adds to it must have it from before it asked the shard."""
+        _all_open_files.append(weakref.ref(self, _all_open_files.remove))
+
+
+_all_open_files: list[weakref.ref[OpenFiles]] = []  # whose operations are atomic
+
+
+def forget_open_files() -> None:
+    """Have all readers of this process ask shards again."""
+    for ref in list(_all_open_files):
+        if (one := ref()) is not None:
+            one.files = {}
 
 
 def entry_bytes(index: ShardIndex) -> int:
@@ -55,18 +82,18 @@ def entry_bytes(index: ShardIndex) -> int:
 def single_member_file(index: ShardIndex, url: str, file: FileHandle) -> SingleMemberFile | None:
     """Return what `read_single_members` needs of a shard; None if it has no entries."""
     keys, at = index.columns["keys"].tobytes(), index.columns["key_at"].astype(np.int64)
-    if not entry_bytes(index) or not keys.isascii() or int(np.diff(at).max()) >= 2**16:
+    if not entry_bytes(index) or not keys.isascii():
         return None
     entries = np.empty(len(index), _FIELDS)
     for name in ("offset", "size", "content"):
         entries[name] = index.columns[name]
-    entries["key"], entries["length"] = at[:-1], np.diff(at)
+    entries["key"], entries["end"] = at[:-1], at[1:]
     name = intern(index.extensions[0])  # one for all shards
     return SingleMemberFile(file.fd, entries.tobytes(), keys.decode("ascii"), url, name, file)
 
 
 def read_single_members(
-    files: Sequence[SingleMemberFile], samples: Sequence[int]
+    files: Sequence[OpenFile], samples: Sequence[int]
 ) -> tuple[list[Sample | None], int, list[int]]:
     """Return the samples, each compared with its checksum, the bytes of their members, and which of
     them could not be read or are not what was indexed: those are None.
@@ -78,7 +105,7 @@ def read_single_members(
     bad: list[int] = []
     keep, unpack, width, total = found.append, _ENTRY.unpack_from, _ENTRY.size, 0
     for (fd, entries, keys, url, name, _), i in zip(files, samples, strict=True):
-        offset, size, checksum, key, length = unpack(entries, i * width)
+        offset, size, checksum, key, end = unpack(entries, i * width)
         try:
             content = pread(fd, size, offset)
         except OSError:  # the shard reports it, and tries to repair it
@@ -87,6 +114,6 @@ def read_single_members(
             bad.append(len(found))
             keep(None)
             continue
-        keep({"__key__": keys[key : key + length], "__url__": url, name: content})
+        keep({"__key__": keys[key:end], "__url__": url, name: content})
         total += size
     return found, total, bad

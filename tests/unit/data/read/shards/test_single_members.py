@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.cache.files.file_handle import FileHandle
+from data.index.index_build import build_index
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
 from data.read.dataset import open_dataset
+from data.read.loader import Loader
+from data.read.shards import single_members
 from data.read.shards.single_members import (
     SingleMemberFile,
     entry_bytes,
@@ -78,6 +81,24 @@ def test_bytes_that_are_not_those_that_were_indexed_are_never_returned(tmp_path:
 )
 def test_other_shards_have_no_entries(tmp_path: Path, files: Files) -> None:
     assert opened(write_tar(tmp_path / "s.tar", files))[1] is None
+
+
+def test_files_are_forgotten_once_a_shard_closes_its_own(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", [("a.bin", b"1"), ("b.bin", b"2")])
+    write_tar(tmp_path / "1.tar", [("c.bin", b"3")])
+    build_index(tmp_path, hash=True)
+    loader = Loader(open_dataset(tmp_path), global_batch=3, threads=0, epochs=3)
+    batches = iter(loader)
+    next(batches)
+    next(batches)  # by files that are known
+    known = [one for ref in single_members._all_open_files if (one := ref()) and one.files]
+    assert [len(one.files) for one in known] == [2]
+    other = open_dataset(tmp_path)
+    other.read(0)
+    other.close()
+    assert [one.files for one in known] == [{}]
+    assert sorted(sample["bin"] for sample in next(batches).data) == [b"1", b"2", b"3"]
+    loader.close()
 
 
 def test_a_shard_without_checksums_of_contents_has_no_records(tmp_path: Path) -> None:
