@@ -164,12 +164,26 @@ def steps_from(
     So every rank gets the same number of steps, whatever its share of the last one holds. Raises
     ValueError as `step_at`.
     """
+    if tail == "straddle" and not skipped:
+        yield from _whole_steps(position, size, samples, MAX_POSITION if end is None else end)
+        return
     while end is None or position < end:
         step = step_at(position, size, samples, tail, skipped)
         if end is not None and int(step.positions[0]) >= end:
             return  # what was left of the last epoch is dropped
         yield step
         position = step.after
+
+
+def _whole_steps(position: int, size: int, samples: int, end: int) -> Iterator[GlobalStep]:
+    """Yield the steps that begin before `end`, where each goes on where the last one has ended."""
+    most = MAX_POSITION - size
+    while position < end:
+        if size < 1 or samples < 1 or not 0 <= position <= most:
+            step_at(position, size, samples)  # which raises
+        every, all_real = _whole_step(size)
+        yield GlobalStep(position + every, all_real, position + size)
+        position += size
 
 
 def take_weighted(

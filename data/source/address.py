@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -101,6 +102,27 @@ def split_query(url: str) -> tuple[str, str]:
         return url, ""
     path, mark, query = url.partition("?")
     return path, mark + query
+
+
+def expiry_of(url: str) -> datetime | None:
+    """Return when the signature of a URL expires, as AWS, Google, CloudFront and Azure state it in
+    the query; None if it does not say."""
+    query = {key.lower(): value for key, value in parse_qsl(split_query(url)[1].lstrip("?"))}
+    try:
+        for kind in ("amz", "goog"):
+            signed, lasts_s = query.get(f"x-{kind}-date"), query.get(f"x-{kind}-expires")
+            if signed and lasts_s:
+                return _utc(signed) + timedelta(seconds=int(lasts_s))
+        if "expires" in query:
+            return datetime.fromtimestamp(int(query["expires"]), UTC)
+        return _utc(query["se"]) if "se" in query else None
+    except (ValueError, OverflowError, OSError):  # it is no time, or means something else
+        return None
+
+
+def _utc(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def has_secrets(url: str) -> bool:

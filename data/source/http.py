@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -13,6 +14,7 @@ from data.source import object_requests
 from data.source.address import masked
 from data.source.piece_size import PieceSize
 from data.source.protocol import NoRangesError, ObjectVersion, PermanentSourceError
+from data.source.signed_urls import Sign, SignedUrls
 
 _CLIENTS = 64  # clients that are kept, with their connections
 _PLAIN = re.compile(r"/?(?!\.{0,2}(/|$))[A-Za-z0-9._-]+(/(?!\.{0,2}(/|$))[A-Za-z0-9._-]+)*")
@@ -27,36 +29,47 @@ class HttpSource:
     Args:
         stall_s: how long an answer may stop for.
         headers: sent with every request, such as an Authorization.
+        sign: returns the URL to request for the URL of a shard; see `SignedUrls`.
     """
 
-    def __init__(self, stall_s: float, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, stall_s: float, headers: Mapping[str, str], sign: Sign | None = None
+    ) -> None:
         self._stall_s = stall_s
         self._headers = dict(headers)
+        self._signed = None if sign is None else SignedUrls(sign)
         self._client = lru_cache(_CLIENTS)(self._build)
         self._sizes = PieceSize()
 
     def stat(self, url: str) -> ObjectVersion:
-        return object_requests.first_byte(*self._place(url))
+        with self._place(url) as place:
+            return object_requests.first_byte(*place)
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         try:
-            return object_requests.read(*self._place(url), start, size, tag)
+            with self._place(url) as place:
+                return object_requests.read(*place, start, size, tag)
         except NoRangesError:
             return _cut(self.stream(url, start, tag), size)
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
-        try:
-            yield from object_requests.stream(*self._place(url), start, tag, self._sizes)
-        except NoRangesError:
-            whole = object_requests.stream(*self._place(url), 0, tag, self._sizes)
-            yield from skipped(whole, start)
+        with self._place(url) as place:
+            try:
+                yield from object_requests.stream(*place, start, tag, self._sizes)
+            except NoRangesError:
+                whole = object_requests.stream(*place, 0, tag, self._sizes)
+                yield from skipped(whole, start)
 
     def stream_range(self, url: str, start: int, end: int, tag: str) -> Iterator[bytes]:
-        return object_requests.stream(*self._place(url), start, tag, self._sizes, end)
+        with self._place(url) as place:
+            yield from object_requests.stream(*place, start, tag, self._sizes, end)
 
-    def _place(self, url: str) -> tuple[HTTPStore, str]:
-        base, key = divided(url)
-        return self._client(base), key
+    @contextmanager
+    def _place(self, url: str) -> Iterator[tuple[HTTPStore, str]]:
+        """Yield the client and the key to request of it, for one attempt."""
+        with self._signed.used(url) if self._signed is not None else nullcontext(url) as asked:
+            base, key = divided(asked)
+            yield self._client(base), key
 
     def _build(self, url: str) -> HTTPStore:
         parts = urlsplit(url)

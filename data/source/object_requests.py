@@ -18,6 +18,7 @@ from data.source.protocol import (
     NoRangesError,
     ObjectVersion,
     PermanentSourceError,
+    RefusedError,
     TagMismatchError,
     TransientSourceError,
     check_tag,
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+# of S3 (a signed URL, a session token), Google and Azure
+_EXPIRED = re.compile(
+    r"ExpiredToken|Request has expired|signature expired|Signature not valid in the specified time"
+    r"|<AuthenticationErrorDetail>Signed expiry time",
+    re.IGNORECASE,
+)
 _WRONG_RANGE = re.compile(r"Requested \d+\.\.\d+, got|Content-Range|CONTENT_RANGE")
 _PASSING = (408, 409, 425, 429)
 _EPOCH = datetime.fromtimestamp(0, UTC)  # the time that obstore reports if the server gives none
@@ -191,8 +198,13 @@ def classify_error(text: str, kind: str) -> Exception:
     what = f"{number} {code[1]}" if code else f"status {number}"
     if number in _PASSING or (number >= 500 and number != 501):
         return TransientSourceError(what)
+    is_expired = number in (400, 401, 403) and _EXPIRED.search(text) is not None
+    if is_expired:
+        return RefusedError(what, is_expired=True)
     advice = {401: "check the credentials", 403: "check credentials and permissions"}
-    return PermanentSourceError(f"{what}; {advice[number]}" if number in advice else what)
+    if number in advice:
+        return RefusedError(f"{what}; {advice[number]}")
+    return PermanentSourceError(what)
 
 
 def _check_process() -> None:

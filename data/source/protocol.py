@@ -79,6 +79,17 @@ class PermanentSourceError(Exception):
     """A retry would not help; the text says what to do."""
 
 
+class RefusedError(PermanentSourceError):
+    """The server refuses the credentials or the signature of a request.
+
+    `is_expired`: whether it says that they were right once.
+    """
+
+    def __init__(self, text: str, *, is_expired: bool = False) -> None:
+        super().__init__(text)
+        self.is_expired = is_expired
+
+
 class TagMismatchError(Exception):
     """The object has another tag than the one requested."""
 

@@ -6,7 +6,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -29,11 +30,13 @@ from data.source.protocol import (
     ObjectVersion,
     PermanentSourceError,
     RangeBackend,
+    RefusedError,
     TagMismatchError,
     TransientSourceError,
     is_strong,
 )
 from data.source.retry import Attempts, SourceRetryPolicy
+from data.source.signed_urls import Sign, advice
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +63,10 @@ class Sources:
 
     Args:
         options: by scheme: the fields of `S3AccessOptions` for "s3", as stores of checkpoints take
-            them; `headers` for "http", arguments of the fsspec driver for others.
+            them; for "http" `headers`, and `sign`, a function that returns the signed URL to
+            request for the URL of a shard, which is called again when that has expired; arguments
+            of the fsspec driver for others. Other processes are sent `sign`, which must be
+            importable there.
         retry: how long to try again.
         limits: of each host.
         stall_s: seconds without a byte after which a request counts as failed; not for files, see
@@ -317,7 +323,8 @@ class Sources:
             from data.source.http import HttpSource
 
             both = {**self._options.get("http", {}), **given}
-            return HttpSource(self._stall_s, _fields(_Headers, both, scheme).headers)
+            options = _fields(_HttpOptions, both, scheme)
+            return HttpSource(self._stall_s, options.headers, options.sign)
         from data.source.fsspec_source import FsspecSource
 
         return FsspecSource(self._stall_s, {scheme: given})
@@ -337,13 +344,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True)
-class _Headers:
-    headers: Mapping[str, str]
+class _HttpOptions:
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sign: Sign | None = None
 
 
 def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
-    if kind is _Headers:
-        given = {"headers": {}, **given}
     try:
         return kind(**given)
     except TypeError as error:  # no value is shown, as it may be a secret
@@ -355,4 +361,5 @@ def _final_error(attempts: Attempts, what: str, error: Exception) -> Exception:
     attempts.note(what, error)
     if isinstance(error, TagMismatchError):
         return attempts.error(f"changed while it was being read: {error}", ObjectChangedError)
-    return attempts.error(f"cannot be fetched: {error}")
+    todo = advice(attempts.url, error, datetime.now(UTC)) if isinstance(error, RefusedError) else ""
+    return attempts.error(f"cannot be fetched: {error}{todo}")

@@ -62,6 +62,9 @@ class RangeServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     """Of every request."""
 
+    refuses: tuple[str, bytes] | None = None
+    """What queries that have this in them are refused with, by the status 403."""
+
     clients: set[tuple[str, int]] = field(default_factory=set)
     """The connections that they came by."""
 
@@ -135,6 +138,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(holds.delay_s)
         if found is None:
             self._head(404, 0, {})
+            return
+        if holds.refuses is not None and holds.refuses[0] in self.path:
+            self._head(403, len(holds.refuses[1]), {})
+            self.wfile.write(holds.refuses[1])
             return
         total = len(found.body) + found.more
         match = _RANGE.fullmatch(self.headers.get("Range", "")) if holds.ranges else None

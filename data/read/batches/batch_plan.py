@@ -190,9 +190,12 @@ class SamplePlan:
             found = self._shares(block)
             places = self.stream.locate(np.concatenate([share.positions for share in found]))
             ends = np.cumsum([len(share.positions) for share in found]).tolist()
+            datasets, shards, samples_there = places
+            begin = 0
             for each, end in zip(found, ends, strict=True):
-                part = slice(end - len(each.positions), end)
-                yield each, SampleLocations(*(column[part] for column in places))
+                part = slice(begin, end)
+                yield each, SampleLocations(datasets[part], shards[part], samples_there[part])
+                begin = end
 
     def steps(self, position: int, end: int) -> int:
         of, samples = self.topology, self.stream.samples

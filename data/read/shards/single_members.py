@@ -103,7 +103,7 @@ def read_single_members(
     """
     found: list[Sample | None] = []
     bad: list[int] = []
-    keep, unpack, width, total = found.append, _ENTRY.unpack_from, _ENTRY.size, 0
+    unpack, width, total = _ENTRY.unpack_from, _ENTRY.size, 0
     for (fd, entries, keys, url, name, _), i in zip(files, samples, strict=True):
         offset, size, checksum, key, end = unpack(entries, i * width)
         try:
@@ -112,8 +112,8 @@ def read_single_members(
             content = b""
         if xxh3_64_intdigest(content) & LOW != checksum or len(content) != size:
             bad.append(len(found))
-            keep(None)
+            found.append(None)
             continue
-        keep({"__key__": keys[key:end], "__url__": url, name: content})
+        found.append({"__key__": keys[key:end], "__url__": url, name: content})
         total += size
     return found, total, bad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from data import Dataset, Loader, build_index, open_dataset, open_manifest
 from data.cache.cache_disk import CacheDisk
+from data.errors import FetchError
 from data.index.manifest import NAME
 from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
@@ -161,3 +163,54 @@ def test_an_index_of_a_copy_is_compared_once(
 
 def opened_list(urls: list[str], folder: Path) -> Dataset:
     return open_dataset(urls, cache=folder / "c", cache_bytes=10**9, sources=Sources(retry=QUICK))
+
+
+EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+
+
+def test_an_expired_signature_is_told_with_what_to_do(
+    server: RangeServer, local: Path, tmp_path: Path
+) -> None:
+    serve(server, local)
+    paths = sorted(path for path in server.objects if path.endswith(".tar"))
+
+    def signed(signature: str) -> Dataset:
+        urls = [f"{server.url}{path}?Expires=1&sig={signature}" for path in paths]
+        return open_dataset(urls, sources=Sources(retry=QUICK))
+
+    dataset = signed("one")
+    loader = Loader(dataset, global_batch=30)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.close()
+    late = signed("one")
+    server.refuses = "sig=one", EXPIRED  # between the index and a read
+    asked(server)
+    with pytest.raises(FetchError) as raised:
+        late.read(0)
+    assert asked(server) == 1  # it is not tried again
+    said = str(raised.value)
+    assert f"shard {server.url}{paths[0]}" in said
+    assert "403 AccessDenied; the signature of the URL expired at 1970-01-01 00:00:01 UTC" in said
+    assert "sign the URLs again" in said
+    assert "sig=" not in said
+    again = Loader(signed("two"), global_batch=30)
+    again.load_state_dict(state)
+    assert next(iter(again)).keys
+    again.close()
+
+
+def test_urls_that_are_signed_when_they_are_read_never_expire(
+    server: RangeServer, local: Path
+) -> None:
+    serve(server, local)
+    urls = sorted(server.url + path for path in server.objects if path.endswith(".tar"))
+    made = count()
+    sources = Sources({"http": {"sign": lambda url: f"{url}?sig=x{next(made)}x"}}, retry=QUICK)
+    dataset = open_dataset(urls, sources=sources)
+    assert epoch(dataset) == EVERYTHING
+    before = next(made)
+    for number in range(before):
+        server.refuses = f"sig=x{number}x", EXPIRED
+        assert epoch(dataset) == EVERYTHING
+    assert next(made) > before + 1

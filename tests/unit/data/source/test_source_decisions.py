@@ -1,5 +1,9 @@
 """The parts of sources that decide: addresses, retries, limits, what an answer means."""
 
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
 import obstore
 import pytest
 from hypothesis import given
@@ -17,13 +21,14 @@ from data.cache.files.cache_entry import CacheEntry, ShardRef, url_key
 from data.cache.files.filesystem_type import find_kind
 from data.errors import DataError
 from data.source import retry
-from data.source.address import Address, masked
+from data.source.address import Address, expiry_of, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
 from data.source.object_requests import classify_error, stream
 from data.source.piece_size import LEAST, MOST, PieceSize, piece_bytes
-from data.source.protocol import PermanentSourceError, TransientSourceError
+from data.source.protocol import PermanentSourceError, RefusedError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
+from data.source.signed_urls import SignedUrls
 
 
 class TestAddresses:
@@ -100,6 +105,25 @@ class TestRetries:
         assert isinstance(error, PermanentSourceError if final else TransientSourceError)
         assert str(status) in str(error)
 
+    @pytest.mark.parametrize(
+        ("status", "body", "expired"),
+        [
+            (403, "<Code>AccessDenied</Code><Message>Request has expired</Message>", 1),
+            (400, "<Code>ExpiredToken</Code><Message>The provided token has expired.</Message>", 1),
+            (403, "<Message>Signature not valid in the specified time frame</Message>", 1),
+            (403, "<Code>AccessDenied</Code><Message>Access Denied</Message>", 0),
+            (404, "<Message>Request has expired</Message>", 0),
+        ],
+        ids=["S3", "S3 and Google", "Azure", "no right", "no object"],
+    )
+    def test_which_answers_say_that_a_signature_has_expired(
+        self, status: int, body: str, expired: int
+    ) -> None:
+        error = classify_error(f"non-2xx status code: {status}: <Error>{body}</Error>", "x")
+        assert isinstance(error, PermanentSourceError)
+        assert isinstance(error, RefusedError) == (status != 404)
+        assert getattr(error, "is_expired", False) == expired
+
     def test_a_server_that_never_says_the_length_is_not_asked_again(self) -> None:
         error = classify_error("Content-Length Header missing from response", "GenericError")
         assert isinstance(error, PermanentSourceError)
@@ -108,6 +132,59 @@ class TestRetries:
         assert "abc" not in str(
             classify_error("error for url (http://h/x?sig=abc)", "GenericError")
         )
+
+
+class TestSignatures:
+    @pytest.mark.parametrize(
+        ("query", "expiry"),
+        [
+            ("X-Amz-Date=20261128T100000Z&X-Amz-Expires=3600&X-Amz-Signature=s", (11, 0)),
+            ("X-Goog-Date=20261128T100000Z&X-Goog-Expires=60", (10, 1)),
+            ("Expires=1795860000&Signature=s&Key-Pair-Id=k", (10, 0)),
+            ("sv=2024-11-04&se=2026-11-28T12%3A30%3A00%2B02:00&sig=s", (10, 30)),
+            ("se=2026-11-28", (0, 0)),
+            ("X-Amz-Date=now&X-Amz-Expires=3600", None),
+            ("Expires=99999999999999999999", None),
+            ("page=7", None),
+        ],
+    )
+    def test_when_they_expire(self, query: str, expiry: tuple[int, int] | None) -> None:
+        expected = None if expiry is None else datetime(2026, 11, 28, *expiry, tzinfo=UTC)
+        assert expiry_of(f"https://h/x.tar?{query}") == expected
+        assert expiry_of(f"s3://b/x.tar?{query}") is None
+
+    def test_a_signature_is_used_until_it_is_refused(self) -> None:
+        made = count()
+        urls = SignedUrls(lambda url: f"{url}?sig={next(made)}")
+        for _ in range(2):
+            with urls.used("https://h/x") as asked:
+                assert asked == "https://h/x?sig=0"
+        with pytest.raises(TransientSourceError, match="signed again"), urls.used("https://h/x"):
+            raise RefusedError("403")
+        with pytest.raises(RefusedError, match="just now"), urls.used("https://h/x"):
+            raise RefusedError("403")
+        assert next(made) == 2
+
+    def test_a_signature_is_renewed_before_it_expires(self) -> None:
+        made = count()
+        urls = SignedUrls(lambda url: f"{url}?Expires={next(made)}")
+        for number in range(2):
+            with urls.used("https://h/x") as asked:
+                assert asked == f"https://h/x?Expires={number}"
+
+    @pytest.mark.parametrize("signed", [None, b"https://h/x", "s3://b/x", "/x"])
+    def test_it_must_be_a_url(self, signed: Any) -> None:
+        urls = SignedUrls(lambda _: signed)
+        with pytest.raises(PermanentSourceError, match="must return an http"):
+            urls.used("https://h/x").__enter__()
+
+    def test_what_a_function_raises_is_told_without_the_secrets_of_urls(self) -> None:
+        def sign(url: str) -> str:
+            raise KeyError(f"{url}?sig=secret")
+
+        with pytest.raises(PermanentSourceError, match="`sign` failed: KeyError") as raised:
+            SignedUrls(sign).used("https://h/x").__enter__()
+        assert "secret" not in str(raised.value)
 
 
 class TestLimits:
