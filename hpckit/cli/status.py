@@ -41,7 +41,8 @@ def status(
 
     It reads the run directory and calls squeue. It needs no accounting and no daemon.
 
-    Keys of --json (without RUN, of each entry of `runs`): run, path, cluster (local, slurm),
+    Keys of --json (without RUN, of each entry of `runs`, beside which left_out has run and reason
+    of those that cannot be read): run, path, cluster (local, slurm),
     forked_from (run, path, store, step, id), state (queued, starting, running, waiting, ended,
     failed, dead, unknown), verdict (verdict.json of the newest supervisor), step, steps, step_time,
     step_s, tokens_per_s, samples_per_s, data_wait, ettr, training_share (shares of the time), loss,
@@ -78,18 +79,20 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     from hpckit.system.os_errors import describe
 
     require_root(root)
-    runs = []
+    runs, left_out = [], list[dict[str, str]]()
     for run in runs_below(root):
         try:
             runs.append(look(run, slurm))
         except OSError as error:  # a run of another user, or a damaged one
+            left_out.append({"run": run.name, "reason": describe(error)})
             out.note(f"{run.name} is left out: {describe(error)}")
-    out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
+    records = [run.record() for run in runs]
+    out.document({"root": str(root.resolve()), "runs": records, "left_out": left_out})
     if slurm.error is not None:
         out.note(
             f"Slurm does not answer ({slurm.error}): the states come from the run directories alone"
         )
-    if not runs:
+    if not runs and not left_out:
         is_there = "no run in" if root.is_dir() else "there is no folder"
         out.note(f"{is_there} {root.resolve()}; another one: --root")
         return

@@ -105,6 +105,32 @@ class WorkerEnvironment:
         return HeartbeatWriter(table, self.local_rank, self.attempt)
 
 
+def task_variables(env: WorkerEnvironment, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables of Slurm as a rank has them where srun starts each rank as a task, for
+    programs that know their rank from these; none outside of a step.
+
+    Args:
+        given: the variables of the process. Those of the step describe its agent, which is the one
+            task of its node, and all nodes of the job, of which some may be spares.
+    """
+    if "SLURM_PROCID" not in given:
+        return {}
+    tasks, on_node = str(env.world_size), str(env.local_world_size)
+    nodes = env.world_size // env.local_world_size
+    by_node = on_node if nodes == 1 else f"{on_node}(x{nodes})"
+    return {
+        "SLURM_PROCID": str(env.rank),
+        "SLURM_LOCALID": str(env.local_rank),
+        "SLURM_NODEID": str(env.rank // env.local_world_size),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), tasks),
+        "SLURM_NTASKS_PER_NODE": on_node,
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), by_node),
+        **dict.fromkeys(
+            ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(nodes)
+        ),
+    }
+
+
 @dataclass(frozen=True)
 class _Getter:
     env: Mapping[str, str]

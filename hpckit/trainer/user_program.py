@@ -8,6 +8,7 @@ snapshot, and the working directory is that of the launch.
 from __future__ import annotations
 
 import atexit
+import builtins
 import json
 import os
 import runpy
@@ -20,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import NoReturn
 
 from checkpointing import event_file
@@ -30,7 +32,7 @@ from hpckit.config.spec import CommandSpec, HangSpec
 from hpckit.events.schema import DegradedSubject
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
 from hpckit.ipc.own_packages import program_packages
-from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
+from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment, task_variables
 from hpckit.ipc.program_follower import ProgramFollower
 from hpckit.ipc.program_scalars import ScalarFiles
 from hpckit.ipc.program_watch import ProgramWatch
@@ -46,11 +48,10 @@ SILENT_START_S = 600.0
 not occur again."""
 _POLL_S = 0.1
 
-_left_by_program: list[object] = []
-"""The variables of a module that has ended, or the exception that has ended the program, which
-refers to them. They stay until the process ends: the last reference to a DistributedDataParallel
-waits, with the lock of the interpreter, for the thread of gloo, which may wait for that lock
-(https://github.com/pytorch/pytorch/issues/56297)."""
+_left_by_program: list[BaseException] = []
+"""The exception that has ended the program. What it refers to stays until the process ends: the
+last reference to a DistributedDataParallel waits, with the lock of the interpreter, for the thread
+of gloo, which may wait for that lock (https://github.com/pytorch/pytorch/issues/56297)."""
 
 
 class ProgramError(RuntimeError):
@@ -84,6 +85,7 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
     if env.local_rank == 0:
         os.environ[ATTEMPT] = str(heartbeats.count_attempt())
         os.environ |= _event_variables(env)
+    os.environ |= task_variables(env, os.environ)
     heartbeats.report_deadline(0.0)  # the row may be that of the attempt before
     heartbeats.report(WorkerPhase.RUNNING, 0)
     cwd = Path(command.cwd or Path.cwd())
@@ -108,7 +110,7 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
         if python is None:
             _run_child(command.arguments, heartbeats, number)
         else:
-            with _exit_reported(end):
+            with _end_reported(end, lambda: _report_running(heartbeats)):
                 _run_python(python, code, heartbeats, number)
         end()
 
@@ -262,14 +264,13 @@ def _run_python(
 
     _RequestWatch(heartbeats, ask, is_cooperative).start()
     sys.argv = [program.target, *program.arguments]
+    sys.orig_argv = [sys.executable, *(["-m"] if program.is_module else []), *sys.argv]
     try:
         if program.is_module:
             folders = list(dict.fromkeys(map(str, (code.in_snapshot(code.cwd), code.cwd))))
             sys.path[:0] = folders
             with program_packages(folders):
-                _left_by_program.append(
-                    runpy.run_module(program.target, run_name="__main__", alter_sys=True)
-                )
+                _run_module(program.target)
         else:
             _run_script(code.in_snapshot(Path(program.target)))
     except SystemExit as end:
@@ -289,9 +290,10 @@ def _run_python(
 
 
 @contextmanager
-def _exit_reported(report: Callable[[], None]) -> Iterator[None]:
-    """Has `os._exit(0)` in this process, by which some scripts end, report the end of the program
-    first."""
+def _end_reported(report: Callable[[], None], take_back: Callable[[], None]) -> Iterator[None]:
+    """Has what ends this program without an exception report its end first: `os._exit(0)`, by which
+    some scripts end, and `os.execv` and `os.execve`, which put another program in its place. If
+    that fails, `take_back` is called."""
     process, exit_now = os.getpid(), os._exit
 
     def end(status: int) -> NoReturn:
@@ -301,11 +303,25 @@ def _exit_reported(report: Callable[[], None]) -> Iterator[None]:
         finally:
             exit_now(status)
 
-    vars(os)["_exit"] = end
+    def replacing(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def replace_program(*args: Any, **options: Any) -> NoReturn:
+            if os.getpid() != process:
+                replace(*args, **options)
+            report()
+            try:
+                replace(*args, **options)
+            except BaseException:
+                take_back()
+                raise
+
+        return replace_program
+
+    usual = {"_exit": exit_now, "execv": os.execv, "execve": os.execve}
+    vars(os).update(_exit=end, execv=replacing(os.execv), execve=replacing(os.execve))
     try:
         yield
     finally:
-        vars(os)["_exit"] = exit_now
+        vars(os).update(usual)
 
 
 def _run_script(path: Path) -> None:
@@ -315,11 +331,36 @@ def _run_script(path: Path) -> None:
     except OSError as error:
         raise TrainingError(f"command.arguments: {path} cannot be read: {error.strerror}") from None
     sys.path.insert(0, str(path.parent))
-    main = ModuleType("__main__")
-    main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-    sys.modules["__main__"] = main
     with program_packages([str(path.parent)]):
-        exec(compile(source, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+        code = compile(source, str(path), "exec", dont_inherit=True)
+        _run_as_main(code, __file__=str(path), __loader__=SourceFileLoader("__main__", str(path)))
+
+
+def _run_module(name: str) -> None:
+    """Runs a module as the module `__main__`, as `python -m NAME` does.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    name, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
+    sys.argv[0] = spec.origin
+    _run_as_main(
+        code,
+        __file__=spec.origin,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __cached__=spec.cached,
+        __spec__=spec,
+    )
+
+
+def _run_as_main(code: CodeType, **attributes: object) -> None:
+    """Runs code in a new module `__main__`, which stays, as threads and functions of atexit may
+    need it later. Processes that are spawned send its objects as those of `__mp_main__`."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, **attributes)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    exec(code, main.__dict__)  # noqa: S102
 
 
 def _check_exit(end: SystemExit, heartbeats: HeartbeatWriter) -> None:
@@ -380,6 +421,10 @@ def _report_end(heartbeats: HeartbeatWriter) -> None:
     is_asked = heartbeats.request() is not WorkerRequest.NONE
     phase = WorkerPhase.LEFT if is_asked else WorkerPhase.DONE
     heartbeats.report(phase, heartbeats.last_step())
+
+
+def _report_running(heartbeats: HeartbeatWriter) -> None:
+    heartbeats.report(WorkerPhase.RUNNING, heartbeats.last_step())
 
 
 def _leave(heartbeats: HeartbeatWriter) -> None:

@@ -42,6 +42,9 @@ from hpckit.trainer.user_program import is_late_failure, run_program
 
 log = logging.getLogger("hpckit.trainer.worker")  # also where this is the main module
 
+_OF_TERMINALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+"""Signals of a terminal besides SIGINT. None reaches the session of a worker from there."""
+
 
 def main() -> int:
     """Run the training function of the spec as this rank, and return the exit status."""
@@ -59,6 +62,8 @@ def main() -> int:
         return 1
     install_signal_guard(env.attach_heartbeats().request)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what a terminal's launch has blocked
+    for number in _OF_TERMINALS:
+        signal.signal(number, signal.SIG_DFL)  # a supervisor without a terminal ignores them
     os.environ.pop("PYTHONSAFEPATH", None)  # the user's code may start scripts with modules beside
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     if env.snapshots is not None:

@@ -9,12 +9,16 @@ event reports it.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import multiprocessing
 import multiprocessing.process
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import weakref
 from types import FrameType
 
 from hpckit.trainer.torchrun.first_device_use import FIRST_USE
@@ -41,6 +45,9 @@ from hpckit.trainer.torchrun.torchrun_config import launch_config
 
 prepare_parser()  # as an import does; each worker would take 0.05 s for it before its first step
 
+_ENDS = (logging.shutdown, weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+"""The functions that `logging` and `weakref` register with atexit: handlers write what they hold,
+and temporary folders are removed."""
 _UNKNOWN_USE = (
     "before or while torch was imported, as by a sitecustomize, a plug-in of torch.backends or "
     "TORCH_CUDA_SANITIZER"
@@ -90,11 +97,19 @@ def run_forked_worker() -> None:
 
 
 def _become_main_process() -> None:
-    """Make this fork look to the user's code like a process that torchrun has started: by its name,
-    with no start method chosen, and with random numbers that no other rank draws."""
+    """Make this fork look to the user's code like a process that torchrun has started: by its name
+    and those of its children, with no start method and no folder for temporary files chosen, with
+    random numbers that no other rank draws, and with the functions of atexit that modules have
+    registered when they were imported, which multiprocessing forgets in a fork from Python 3.13
+    on."""
     multiprocessing.current_process().name = "MainProcess"
+    vars(multiprocessing.current_process())["_identity"] = ()
     vars(multiprocessing.process)["_parent_process"] = None
     multiprocessing.set_start_method(None, force=True)
+    tempfile.tempdir = None
+    for end in _ENDS:
+        atexit.unregister(end)
+        atexit.register(end)
     np.random.seed()
     torch.default_generator.seed()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -131,6 +132,11 @@ def test_a_damaged_run_is_left_out_of_the_list(folder: Path) -> None:
     )
     assert "first-" in result.stdout
     assert "events-" not in result.stdout
+    found = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+    assert ["first-" in run["run"] for run in found["runs"]] == [True]
+    (left_out,) = found["left_out"]
+    assert left_out["run"] == "events-00000000"
+    assert "Is a directory" in left_out["reason"]
 
 
 OWN = {

@@ -179,6 +179,71 @@ def test_a_program_that_ends_its_process_has_ended(place: Place) -> None:
     assert place.phase is WorkerPhase.DONE
 
 
+REPLACED = """
+import os, sys
+try:
+    os.execv("/nosuch/program", ["program"])
+except FileNotFoundError:
+    print("none", flush=True)
+input()
+os.execvp(sys.executable, [sys.executable, "-c", "print('other', flush=True); input()"])
+"""
+
+
+def test_a_program_that_puts_another_one_in_its_place_has_ended(place: Place) -> None:
+    """Else its process, once it has ended well, would count as lost."""
+    (place.code / "train.py").write_text(REPLACED)
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "none"
+        phase = place.phase
+        assert phase is WorkerPhase.RUNNING, "it goes on, as there is no such program"
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        assert line_of(worker) == "other"
+        assert place.phase is WorkerPhase.DONE
+
+
+SPAWNING = """
+import multiprocessing, pickle, sys
+class Item: pass
+def make(_): return Item()
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print([type(one) is Item for one in pool.map(make, [0])], flush=True)
+    print(type(__builtins__).__name__, type(__loader__).__name__, sys.orig_argv[1:], flush=True)
+"""
+
+
+@pytest.mark.parametrize("arguments", [("train.py",), ("-m", "train")])
+def test_processes_that_are_spawned_return_objects_of_the_program(
+    place: Place, arguments: tuple[str, ...]
+) -> None:
+    (place.code / "train.py").write_text(SPAWNING)
+    with place.worker("python", *arguments, "x") as worker:
+        assert line_of(worker) == "[True]"
+        assert line_of(worker) == f"module SourceFileLoader {[*arguments, 'x']}"
+        assert line_of(worker) == "ended"
+
+
+def test_what_a_module_registers_finds_the_module_at_the_end(place: Place) -> None:
+    (place.code / "mine.py").write_text(
+        "import atexit, pickle\nclass Model: pass\n"
+        "atexit.register(lambda: print(len(pickle.dumps(Model())) > 0, flush=True))"
+    )
+    with place.worker("python", "-m", "mine") as worker:
+        assert [line_of(worker), line_of(worker)] == ["ended", "True"]
+
+
+def test_a_rank_is_a_task_of_slurms(place: Place) -> None:
+    text = "import os; print(os.environ['SLURM_PROCID'], os.environ['SLURM_NTASKS'], flush=True)"
+    (place.code / "train.py").write_text(text)
+    place.env |= {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    place.env |= {"RANK": "5", "WORLD_SIZE": "6"}
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "5 6"
+
+
 @pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
 def test_an_exit_status_is_an_error(place: Place, text: str) -> None:
     (place.code / "train.py").write_text(text)
