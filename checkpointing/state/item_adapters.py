@@ -103,7 +103,12 @@ class ModuleItem(_SameTree):
     def to_save(self) -> Any:
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-        return get_model_state_dict(self._module)
+        return Branch() if self._is_empty else get_model_state_dict(self._module)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the module has no state, as a loss, which torch's functions refuse."""
+        return next(self._module.parameters(), None) is None and not self._module.state_dict()
 
     def buffers(self) -> Mapping[str, bool]:
         """Names of the buffers, which may differ among replicas of the module (the first rank's are
@@ -114,7 +119,8 @@ class ModuleItem(_SameTree):
     def load(self, tree: Any) -> None:
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
-        set_model_state_dict(self._module, tree)
+        if not self._is_empty:
+            set_model_state_dict(self._module, tree)
 
 
 class FlatOptimizerItem:
@@ -350,9 +356,9 @@ def _optimizer_item(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -
 
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module | None:
-    """Returns the module whose parameter names the optimizer uses: the only one, or the one that
-    the names identify; None if it has parameters of several modules, whose names are then prefixed
-    with those of the modules."""
+    """Returns the module whose parameter names the optimizer uses: the only one, the one that the
+    names identify, or the only one with parameters of the optimizer; None if it has parameters of
+    several modules, whose names are then prefixed with those of the modules."""
     modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
     if len(modules) == 1:
         return next(iter(modules.values()))
@@ -366,18 +372,18 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
         own = set(named_module.parameters())
         if all(p in own for group in optimizer.param_groups for p in group["params"]):
             return named_module
-    owners = {
-        n
-        for n, m in modules.items()
+    owners = [
+        m
+        for m in modules.values()
         if (own := set(m.parameters()))
         and any(p in own for group in optimizer.param_groups for p in group["params"])
-    }
-    if len(owners) > 1:
-        return None
-    raise ValueError(
-        f"cannot find out to which of the modules {sorted(modules)} optimizer {name!r} belongs: "
-        "name it 'optimizer.<name of the module>' ('optimizer' belongs to 'model')"
-    )
+    ]
+    if not owners:
+        raise ValueError(
+            f"optimizer {name!r} has parameters of none of the modules {sorted(modules)}: also add "
+            "its module, or make it after the module is wrapped"
+        )
+    return owners[0] if len(owners) == 1 else None
 
 
 def _step_options(group: Mapping[str, Any]) -> dict[str, Any]:

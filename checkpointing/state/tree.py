@@ -224,6 +224,8 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
             kind += " (FullyShardedDataParallel makes DTensors if it is given a device_mesh)"
     elif tensor.is_meta:
         kind = "a tensor on the meta device, without data: materialise it first (to_empty)"
+    elif tensor.is_nested:
+        kind = "a nested tensor"
     elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
         kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
     else:

@@ -11,7 +11,8 @@ import sys
 import threading
 import traceback
 from _io import _IOBase
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,41 @@ def run_to_end(main: Callable[[], int], end_s: float = END_S) -> int:
         return 1
     finally:
         finish_program()
+
+
+@contextmanager
+def forks_ended() -> Iterator[None]:
+    """Ends forks of this process that leave the block as an interpreter ends them, with the exit
+    status and the traceback that they leave it with. What follows the block is for this process
+    alone."""
+    process, found = os.getpid(), None
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == process:
+            raise
+        found = error
+    if os.getpid() != process:
+        os._exit(_end_of_fork(found))
+
+
+def _end_of_fork(error: BaseException | None) -> int:
+    """Does what an interpreter does when a program ends by `error`, and returns the exit status."""
+
+    def leave() -> int:
+        if error is not None:
+            raise error
+        return 0
+
+    try:
+        return run_to_end(leave)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - as KeyboardInterrupt, whatever it is: it is shown
+        traceback.print_exc()
+    return 1
 
 
 def finish_program() -> None:

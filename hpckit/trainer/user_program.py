@@ -39,7 +39,7 @@ from hpckit.ipc.program_watch import ProgramWatch
 from hpckit.ipc.rank_events import report_degraded
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import die_with_parent
-from hpckit.system.process_end import write_open_files
+from hpckit.system.process_end import forks_ended, write_open_files
 from hpckit.text.quantities import listing
 from hpckit.trainer.errors import TrainingError
 
@@ -360,7 +360,8 @@ def _run_as_main(code: CodeType, **attributes: object) -> None:
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={}, **attributes)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-    exec(code, main.__dict__)  # noqa: S102
+    with forks_ended():
+        exec(code, main.__dict__)  # noqa: S102
 
 
 def _check_exit(end: SystemExit, heartbeats: HeartbeatWriter) -> None:

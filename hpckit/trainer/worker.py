@@ -27,7 +27,7 @@ from hpckit.ipc.rank_events import emit_event
 from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
-from hpckit.system.process_end import run_to_end, write_open_files
+from hpckit.system.process_end import forks_ended, run_to_end, write_open_files
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
 from hpckit.trainer.permanent_errors import (
@@ -85,7 +85,8 @@ def main() -> int:
         else:
             assert spec.entry is not None  # the spec is valid
             _print_records_of_users()
-            find_entry(spec.entry)(spec)
+            with forks_ended():
+                find_entry(spec.entry)(spec)
             require_end(spec.entry, env.attach_heartbeats().own_phase())
     except BaseException as error:
         may_pass = is_passing(error) or is_late_failure(env, started_s)

@@ -122,6 +122,14 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         shown, what = shlex.join(words), "module" if words[1:] == ["-m"] else "script"
         given = "-m mine.train" if what == "module" else "train.py"
         raise SpecError([f"-- {shown}: no {what} follows; write `-- {words[0]} {given}`"])
+    for word in words:
+        if _is_undecodable(word):
+            raise SpecError(
+                [
+                    f"-- {ascii(word)}: is not UTF-8, as which the arguments of a run are kept; "
+                    "rename the file, or have the program read the value from a file"
+                ]
+            )
     module, rest = _module_of(words)
     name = PurePath(words[0]).name
     launcher = name if module is None else _LAUNCHER_MODULES.get(module, "")
@@ -139,6 +147,11 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
     if module in _RUN_MODULES:
         return _parse_torchrun(rest)
     return ProgramCommand(tuple(words))
+
+
+def _is_undecodable(word: str) -> bool:
+    """Returns whether the word of a command line has bytes that are not UTF-8 (PEP 383)."""
+    return any("\udc80" <= sign <= "\udcff" for sign in word)
 
 
 def _module_of(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -49,6 +49,13 @@ def test_update_keeps_the_containers() -> None:
     assert live["items"] is items
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    with pytest.raises(TypeError, match="cannot save 'x': a nested tensor"):
+        flatten(nested, "x", Leaves())
+
+
 @pytest.mark.parametrize(
     ("leaf", "message"),
     [

@@ -244,6 +244,40 @@ def test_a_rank_is_a_task_of_slurms(place: Place) -> None:
         assert line_of(worker) == "5 6"
 
 
+FORKING = """
+import atexit, os, sys
+def ended(how):
+    sys.stdout.flush()
+    if child := os.fork():
+        print(how, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        return False
+    return True
+if ended("status"):
+    sys.exit(7)
+if ended("text"):
+    sys.exit("no data")
+if ended("error"):
+    raise ValueError("of the child")
+if ended("end"):
+    print("of the child")
+else:
+    input()
+"""
+
+
+def test_a_fork_of_the_program_ends_for_itself(place: Place) -> None:
+    """Its end is not that of the rank, which goes on."""
+    (place.code / "train.py").write_text(FORKING)
+    with place.worker("python", "train.py") as worker:
+        said = [line_of(worker) for _ in range(5)]
+        assert said == ["status 7", "text 1", "error 1", "of the child", "end 0"]
+        assert place.phase is WorkerPhase.RUNNING
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        assert line_of(worker) == "ended"
+
+
 @pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
 def test_an_exit_status_is_an_error(place: Place, text: str) -> None:
     (place.code / "train.py").write_text(text)

@@ -85,6 +85,7 @@ def test_options_that_hpckit_sets_itself_are_named() -> None:
         ("-- python -u -m torch.distributed.run", "-- torchrun: no script follows"),
         ("-- srun python train.py", "-- srun: hpckit calls srun itself"),
         ("-- A=1 python train.py", "-- A=1: is an assignment"),
+        ("-- python train.py caf\udce9", "-- 'caf\\udce9': is not UTF-8"),
         ("-- torchrun", "-- torchrun: no script follows"),
         ("-- python", "-- python: no script follows; write `-- python train.py`"),
         ("-- python -m", "-- python -m: no module follows; write `-- python -m mine.train`"),
