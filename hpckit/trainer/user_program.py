@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
 from types import CodeType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from checkpointing import event_file
 from hpckit.config.entry_points import is_python

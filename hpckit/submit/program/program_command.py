@@ -126,7 +126,7 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         if _is_undecodable(word):
             raise SpecError(
                 [
-                    f"-- {ascii(word)}: is not UTF-8, as which the arguments of a run are kept; "
+                    f"-- {word!a}: is not UTF-8, as which the arguments of a run are kept; "
                     "rename the file, or have the program read the value from a file"
                 ]
             )
