@@ -8,14 +8,15 @@ import dataclasses
 import difflib
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, reduce
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import rebuild_dataclass
 
@@ -29,57 +30,15 @@ from hpckit.config.spec_error import SpecError as SpecError
 
 _Group = TypeVar("_Group")
 
-
-class _PlainLoader(yaml.SafeLoader):
-    """A YAML loader that refuses aliases, because a few lines of them can expand to gigabytes. No
-    spec is written with aliases."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias, which a spec may not have")
-        return super().compose_node(parent, index)
-
-
-_FAST_LOADER: Any = getattr(yaml, "CSafeLoader", None)
-"""libyaml's loader, which takes a tenth of the time; None: PyYAML was built without libyaml."""
 _KEYS_HERE = "; the keys here are "
 _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 """pydantic's types of an error about a key without a value."""
+_PLUGIN_SEARCH = "pydantic.plugin._loader"
+"""pydantic's module with the function `get_plugins`."""
 _MANY_MISSING = 5
 """Number of keys of a group without a value from which on they are not listed."""
 _SHORT = 3
 """Letters of a key of which one wrong letter counts less."""
-_MAX_DEPTH = 100
-"""The depth of nesting up to which libyaml's loader is used, as that recurses on the stack of C."""
-
-
-def _load_plain(text: str) -> Any:
-    """Returns the value of a YAML document without aliases.
-
-    Raises:
-        yaml.YAMLError: it is not valid, or has an alias.
-    """
-    if _FAST_LOADER is not None and _is_plain(text):
-        return yaml.load(text, _FAST_LOADER)
-    return yaml.load(text, _PlainLoader)
-
-
-def _is_plain(text: str) -> bool:
-    """Returns whether libyaml's loader may load a text: it is one valid document, flat enough and
-    without aliases. What is not, `_PlainLoader` refuses, with its own words."""
-    depth, documents = 0, 0
-    try:
-        for event in yaml.parse(text, _FAST_LOADER):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            documents += isinstance(event, yaml.DocumentStartEvent)
-            if depth > _MAX_DEPTH or documents > 1 or isinstance(event, yaml.AliasEvent):
-                return False
-    except yaml.YAMLError:
-        return False
-    return True
 
 
 def parse_spec(
@@ -170,14 +129,20 @@ def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _without_plugins() -> Iterator[None]:
     """Disables pydantic's plug-ins in the block. A spec needs none, and the search for them reads
-    the metadata of all installed packages, which takes about 25 ms. They are enabled again
+    the metadata of all installed packages, which takes about 25 ms. The import of what searches
+    takes 10 ms more, so that a module without plug-ins stands for it. They are enabled again
     afterwards."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"
+    none = ModuleType(_PLUGIN_SEARCH)
+    vars(none)["get_plugins"] = tuple
+    search = sys.modules.setdefault(_PLUGIN_SEARCH, none)
     try:
         yield
     finally:
+        if search is none:
+            del sys.modules[_PLUGIN_SEARCH]
         if before is None:
             del os.environ[name]
         else:
@@ -213,8 +178,12 @@ def stored_version(path: Path) -> int:
 
 
 def _stored_values(path: Path) -> dict[str, Any]:
+    import yaml  # which commands that read no stored spec do without
+
+    from hpckit.text.plain_yaml import load_plain
+
     try:
-        values = _load_plain(path.read_text(encoding="utf-8"))
+        values = load_plain(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
@@ -269,6 +238,8 @@ def dump_spec(
         version: 1 for code of the release that has no versions: the spec has its names, and only
             keys that it knows or that have other values than it implies.
     """
+    import yaml
+
     values = spec_values(spec)
     if version == 1:
         values = earlier_versions.reduced(values, earlier_versions.ADDED)

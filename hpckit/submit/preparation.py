@@ -22,7 +22,6 @@ from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir, lock_paths, run_directory, run_name
 from hpckit.rundir.lock import hold_all
-from hpckit.slurm.queued_jobs import refuse_queued
 from hpckit.submit.compose import compose_spec, spec_of
 from hpckit.submit.preflight.checks import (
     Preflight,
@@ -235,6 +234,8 @@ def require_unqueued(requests: Sequence[SubmissionRequest]) -> None:
     Raises:
         SpecError: a job of one of the runs is queued, or Slurm does not answer.
     """
+    from hpckit.slurm.queued_jobs import refuse_queued  # imports the events of a run
+
     runs = [wanted.run for wanted in requests if wanted.spec.cluster.kind == "slurm"]
     if runs and (problems := slurm_problems()):
         raise SpecError(problems)  # for `hpckit resume`, which has no preflight

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from checkpointing import CheckpointError
 from hpckit.config.batch_size import samples_before, schedule_point
 from hpckit.config.config_trees import project_tree
@@ -221,6 +219,8 @@ def _before_and_after(
 
 def overrides_of(run: RunDir, submission: int) -> list[str]:
     """Returns the overrides with which a submission was made."""
+    import yaml
+
     text = (run.submission(submission) / "overrides.yaml").read_text(encoding="utf-8")
     return [str(word) for word in yaml.safe_load(text)]
 

@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import dump_amended_spec, dump_spec
 from hpckit.earlier_names import current
@@ -124,6 +122,8 @@ def _describe_error(error: OSError, draft: Path, run: RunDir) -> str:
 def _write_submission(
     folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
 ) -> CodeSnapshot:
+    import yaml
+
     listed = _list_code(spec, project)
     with ThreadPoolExecutor(2, thread_name_prefix="git") as executor:  # while files are copied
         facts = executor.submit(git_facts, project, listed.untracked)
@@ -176,6 +176,8 @@ def _list_code(spec: RunSpec, project: Project) -> ProjectFiles:
 def _write_amended(
     folder: Path, run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int
 ) -> None:
+    import yaml
+
     source = run.submission(earlier)
     before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
     # the copied code, which may be of an earlier release, reads it

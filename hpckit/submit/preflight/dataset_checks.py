@@ -261,10 +261,11 @@ def _text_problems(spec: RunSpec, key: str, dataset: Dataset) -> list[str]:
     """Returns the problems of samples of other formats than tars, of which the first is read: it
     has not the field of the text."""
     from data.index.in_place_manifest import InPlaceManifest
-    from hpckit.trainer.batches.byte_text import text_of
 
     if not isinstance(dataset.manifest, InPlaceManifest):
         return []
+    from hpckit.trainer.batches.byte_text import text_of
+
     try:
         text_of(dataset.read(0), text_columns(spec))
     except (DataError, OSError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.config import spec_parser
+from hpckit.text import plain_yaml
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.job_submission import submit
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
@@ -35,7 +35,7 @@ OWN_PROCESSES = {
 OWN_PIPES = {"data/read/processes/reader_process.py", "data/read/processes/reader_worker.py"}
 # The program that the user has named on the command line, as `python train.py` would run it.
 USER_PROGRAM = "hpckit/trainer/user_program.py"
-SAFE_YAML = "hpckit/config/spec_parser.py"
+SAFE_YAML = "hpckit/text/plain_yaml.py"
 
 
 def dangers(tree: ast.AST, place: str) -> Iterator[str]:
@@ -109,8 +109,8 @@ def test_each_danger_is_seen(line: str) -> None:
 
 
 def test_yaml_is_read_by_a_safe_loader() -> None:
-    assert issubclass(spec_parser._PlainLoader, yaml.SafeLoader)
-    assert spec_parser._FAST_LOADER is getattr(yaml, "CSafeLoader", None)
+    assert issubclass(plain_yaml._PlainLoader, yaml.SafeLoader)
+    assert plain_yaml._FAST_LOADER is getattr(yaml, "CSafeLoader", None)
     tree = ast.parse((CHECKOUT / SAFE_YAML).read_text(encoding="utf-8"))
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     loads = [call for call in calls if ast.unparse(call.func) == "yaml.load"]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.config import spec_parser
 from hpckit.config.earlier_versions import ADDED
 from hpckit.config.run_identity import identity
 from hpckit.config.spec_parser import (
@@ -20,6 +19,7 @@ from hpckit.config.spec_parser import (
     read_spec,
     spec_values,
 )
+from hpckit.text import plain_yaml
 from tests.effort import times
 from tests.unit.hpckit.specs_and_processes import make_spec, make_values
 
@@ -656,7 +656,7 @@ def test_a_file_that_is_no_plain_document_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_libyaml: bool, text: str, says: str
 ) -> None:
     if not has_libyaml:
-        monkeypatch.setattr(spec_parser, "_FAST_LOADER", None)
+        monkeypatch.setattr(plain_yaml, "_FAST_LOADER", None)
     (tmp_path / "spec.yaml").write_text(text)
     with pytest.raises(SpecError, match=f"spec.yaml: not valid YAML .*{says}"):
         read_spec(tmp_path / "spec.yaml")
