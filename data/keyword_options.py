@@ -22,8 +22,8 @@ SelfT = TypeVar("SelfT")
 FirstT = TypeVar("FirstT")
 OptionsT = TypeVar("OptionsT")
 
-_ELSEWHERE = {"batch_size": "global_batch"}
-"""Arguments of torch's DataLoader, and those here that are meant."""
+_ELSEWHERE = {"batch_size": "global_batch", "maxcount": "max_samples", "maxsize": "max_bytes"}
+"""Arguments of torch's DataLoader and webdataset's writer, and those here that are meant."""
 
 
 def takes_fields_of(
@@ -61,14 +61,28 @@ def takes_fields_of(
 def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     """Return the function, which raises ArgumentError for an unknown keyword, with the one that may
     be meant, and for values of another type than `TYPES` and unions of these have."""
-    signature = _signature(function)
+    signature, name = _signature(function), function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def checked(*given: P.args, **keywords: P.kwargs) -> ResultT:
-        _bind(function.__name__, signature, given, keywords)
+        _bind(name, signature, given, keywords)
         return function(*given, **keywords)
 
     return checked
+
+
+def check_takes(name: str, function: Callable[..., Any], arguments: Sequence[str]) -> None:
+    """Check that the user's function can be called with these arguments, as far as its signature is
+    known. Raises ArgumentError."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        call = f"{name}({', '.join(arguments)})"
+        raise ArgumentError(f"{name} is called as {call}, but {function!r}: {error}") from error
 
 
 TYPES: Mapping[Any, tuple[Any, str]] = {

@@ -247,9 +247,7 @@ def _repeatable_tokens(tokens: str | None) -> str | None:
 def is_manifest(place: str | Path) -> bool:
     """Return whether a path is a manifest, or a folder that has one."""
     path = Path(place)
-    return (path / NAME).is_file() or (
-        path.is_file() and path.suffix == ".index" and has_magic(path)
-    )
+    return (path / NAME).is_file() or (path.is_file() and has_magic(path))
 
 
 def has_magic(path: Path) -> bool:

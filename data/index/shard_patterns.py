@@ -149,8 +149,11 @@ def _match(pattern: str) -> list[Path]:
     if not pattern.endswith(".tar") and found == [Path(pattern)]:
         return _shards_at(found[0])
     if not found:
+        is_open = pattern.count("{") > pattern.count("}")
+        hint = " (a brace is not closed)" if is_open else ""
         raise NoShardsError(
-            f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"
+            f"no shards: looked for {pattern}{hint}, but nothing matches; "
+            f"{_describe_nearest(pattern)}"
         )
     return found
 

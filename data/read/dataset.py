@@ -1,10 +1,12 @@
 """An open dataset: its manifest, its shards, and each sample readable by its number."""
 
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -16,7 +18,7 @@ from data.cache.downloads.download_job import copy_of_error
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
 from data.cache.space import space_reservation
-from data.errors import DataError
+from data.errors import ArgumentError, DataError
 from data.index.compressed.compressed_files import Unpacker, unpacked_shards
 from data.index.compressed.unpacked_files import FileUses
 from data.index.dataset_verification import unlisted_tars
@@ -96,13 +98,25 @@ class Dataset:
         ShardError, FetchError."""
         return self._opened.get(shard)
 
+    def release(self, shard: int) -> None:
+        """Close the file of a shard until it is read again; reads that are under way go on."""
+        if (found := self._opened.found.get(shard)) is not None:
+            found.release()
+
     @property
     def open_shards(self) -> Mapping[int, ShardSamples]:
         """The shards that are open, by their numbers, as `opened` returns them."""
         return self._opened.found
 
     def place(self, index: int) -> tuple[int, int]:
-        """Return (shard, sample in it) of a sample. Raises IndexError."""
+        """Return (shard, sample in it) of a sample. Raises IndexError, ArgumentError."""
+        try:
+            index = operator.index(index)
+        except TypeError as error:
+            hint = "; `index_of` finds the number of a key" if isinstance(index, str) else ""
+            raise ArgumentError(
+                f"a sample is read by its number, one at a time, got {index!r}{hint}"
+            ) from error
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} is not in 0..{len(self) - 1}")
         shard = int(np.searchsorted(self.starts, index, side="right")) - 1
@@ -115,6 +129,11 @@ class Dataset:
         """
         shard, sample = self.place(index)
         return self.opened(shard).read(sample)[0]
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample as `read`; negative numbers count from the end."""
+        is_from_end = isinstance(index, Integral) and -len(self) <= index < 0
+        return self.read(index + len(self) if is_from_end else index)
 
     def index_of(self, key: str) -> int:
         """Return the number of the first sample with this key, for `read`. Shards are searched in

@@ -142,6 +142,13 @@ class Loader(Iterable[Batch]):
         self._current = weakref.ref(iteration)
         return iteration
 
+    def __enter__(self) -> "Loader":
+        """Return the loader, which the end of a `with` block closes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __len__(self) -> int:
         """Return the number of batches of all `epochs`, from the first on: the same on every rank,
         and after a resume in the middle, see `steps_done`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from data.errors import DataError
+from data.keyword_options import check_takes
 from data.order.batch_ramp import BatchRamp
 from data.order.rank_shares import Tail, Uneven
 from data.order.sample_order import OrderOptions, whole_number
@@ -99,6 +100,10 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transform is not None:
+            check_takes("transform", self.transform, ("sample", "context"))
+        if self.collate is not None:
+            check_takes("collate", self.collate, ("items",))
         if self.global_batch < 1:
             raise DataError(f"global_batch must be at least 1, got {self.global_batch}")
         if self.workers < 0 or self.start_method not in get_args(StartMethod):

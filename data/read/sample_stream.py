@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -540,8 +540,10 @@ def mixed(
         is_list = isinstance(datasets, Sequence)
         if not is_list or not all(isinstance(one, Dataset) for one in datasets):
             raise ValueError(f"datasets must be a list of open datasets, got {datasets!r:.100}")
+        if not datasets:
+            raise ValueError("no datasets given to mix")
         for each in (weights, *(of for _, of in stages), *([names] if names else [])):
-            if isinstance(each, Mapping | str | set | frozenset):
+            if not isinstance(each, Sized) or isinstance(each, Mapping | str | set | frozenset):
                 raise ValueError(f"weights and names are lists, one of each dataset, got {each!r}")
             if len(datasets) != len(each):
                 what = "names" if each is names else "weights"
@@ -575,7 +577,8 @@ def order_of(
     if len(dataset) == 0:
         first = f", such as {masked(dataset.manifest.urls[0])}" if len(dataset.manifest) else ""
         raise EmptyDatasetError(
-            f"the dataset has no samples in its {len(dataset.manifest)} shards{first}"
+            f"the dataset has no samples in its {len(dataset.manifest)} shards{first}: a sample is "
+            "the files of one name with extensions, such as 0001.jpg and 0001.txt"
         )
     sizes = stream_sizes(dataset.manifest, streams, window)
     try:

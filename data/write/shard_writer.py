@@ -11,6 +11,7 @@ from data.index.shard import sample_token_counts, sidecar
 from data.index.shard.sample_token_counts import Tokens
 from data.index.shard.shard_scan import with_tokens
 from data.index.tar.member_names import RESERVED_EXTENSIONS, split_name
+from data.keyword_options import checks_arguments
 from data.write.shard_file import ShardFile
 
 _NUMBER = re.compile(r"%0?\d*d")
@@ -33,6 +34,7 @@ class ShardWriter:
     makes one manifest of all their shards, without reading them again.
     """
 
+    @checks_arguments
     def __init__(
         self,
         pattern: str | Path,
@@ -168,6 +170,8 @@ def _at_least(number: int) -> int:
 
 def _members(sample: Mapping[str, object]) -> tuple[str, dict[str, bytes]]:
     """Return a sample's key, and its members by extension. Raises DataError."""
+    if not isinstance(sample, Mapping):
+        raise DataError(f"a sample is a mapping of its key and members, got {sample!r:.100}")
     key = sample.get("__key__")
     if not isinstance(key, str):
         raise DataError(f"a sample must have its key as text in '__key__', got {key!r:.100}")

@@ -20,7 +20,8 @@ class TokenFiles:
     """
 
     dtype: str | None = None
-    """The type of the tokens of a flat file, as "uint32"; None: uint16, as nanoGPT writes them."""
+    """The type of the tokens of a flat file, as "uint32" or `np.uint32`; None: uint16, as nanoGPT
+    writes them."""
     end_of_text: int | None = None
     """The token that ends each document of a flat file, as 50256 of GPT-2."""
     block_size: int | None = None
@@ -29,6 +30,9 @@ class TokenFiles:
     """The column of Arrow files that has the tokens; None: input_ids."""
 
     def __post_init__(self) -> None:
+        for attribute in ("name", "__name__"):  # of a dtype of numpy, and of its type
+            if isinstance(name := getattr(self.dtype, attribute, None), str):
+                object.__setattr__(self, "dtype", name)
         if self.dtype is not None and self.dtype not in DTYPES:
             raise DataError(
                 f"dtype={self.dtype!r} is not a type of tokens; choose one of {', '.join(DTYPES)}"

@@ -24,6 +24,11 @@ def dataset(tmp_path: Path) -> Dataset:
         ({"global_batch": 2.5}, "Loader: global_batch must be a whole number, got 2.5"),
         ({"global_batch": True}, "Loader: global_batch must be a whole number, got True"),
         ({"epochs": "1"}, "Loader: epochs must be a whole number or None, got '1'"),
+        (
+            {"transform": lambda sample: sample},
+            "transform is called as transform(sample, context),",
+        ),
+        ({"collate": lambda: []}, "collate is called as collate(items), but <function"),
         ({"transform": 3}, "Loader: transform must be a function or None, got 3"),
         ({"shuffle": "no"}, "Loader: shuffle must be True or False, got 'no'"),
         ({"world": 2}, "Loader: no argument is named world; did you mean world_size?"),
@@ -60,6 +65,10 @@ def test_an_argument_of_open_dataset(tmp_path: Path, keyword: dict[str, Any], me
 def test_an_argument_of_a_mixture(dataset: Dataset) -> None:
     with pytest.raises(TypeError, match="mixed: seed must be a whole number, got 'x'"):
         mixed([dataset], [1], seed="x")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="no datasets given"):
+        mixed([], [])
+    with pytest.raises(DataError, match=r"weights and names are lists, .* got None"):
+        mixed([dataset], None)  # type: ignore[arg-type]
     for wrong in ({"a": dataset}, ["a"], "a", None):
         with pytest.raises(DataError, match="datasets must be a list of open datasets, got"):
             mixed(wrong, [1])  # type: ignore[arg-type]

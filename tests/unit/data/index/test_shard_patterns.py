@@ -118,6 +118,13 @@ def test_what_is_near_is_told_of_a_relative_pattern_too(
         find_shards("lr=12")
 
 
+def test_a_brace_that_is_not_closed_is_told(folder: Path) -> None:
+    with pytest.raises(
+        NoShardsError, match=r"\{a,b \(a brace is not closed\), but"
+    ):
+        find_shards(folder / "{a,b")
+
+
 def test_a_file_is_given_once(folder: Path) -> None:
     refuse_twice(sorted(folder.iterdir()), "lines")
     (folder / "again.jsonl").symlink_to(folder / "3.jsonl")

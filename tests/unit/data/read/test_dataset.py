@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from data import DataError, FetchError, Loader, ShardError, open_dataset, pack_folder
+from data import DataError, FetchError, Loader, ShardError, build_index, open_dataset, pack_folder
 from data.index.manifest import Manifest
 from data.index.shard.shard_index import ShardIndex
 from data.read import loader as loader_module
@@ -49,6 +50,25 @@ def test_every_way_to_name_the_shards(shards: Path) -> None:
     one, two = shards / "shard-000000.tar", shards / "shard-000002.tar"
     assert keys(open_dataset(one)) == everything[:4]
     assert keys(open_dataset([two, one])) == everything[8:12] + everything[:4]
+
+
+def test_samples_are_read_as_of_a_list(shards: Path) -> None:
+    dataset = open_dataset(shards)
+    assert [dataset[i]["__key__"] for i in (3, np.int64(24), -1, -25)] == ["03", "24", "24", "00"]
+    assert [sample["__key__"] for sample in dataset] == [f"{i:02d}" for i in range(25)]
+    for index in (25, -26):
+        with pytest.raises(IndexError, match=f"sample {index} is not in 0..24"):
+            dataset[index]
+    with pytest.raises(TypeError, match="got '03'; `index_of` finds the number of a key"):
+        dataset.read("03")  # type: ignore[arg-type]
+    for wrong in (1.0, slice(2)):
+        with pytest.raises(TypeError, match="a sample is read by its number, one at a time, got"):
+            dataset[wrong]  # type: ignore[index]
+
+
+def test_a_manifest_may_have_any_name(shards: Path, tmp_path: Path) -> None:
+    build_index(shards, tmp_path / "train")
+    assert keys(open_dataset(tmp_path / "train")) == keys(open_dataset(shards))
 
 
 def test_a_cache_of_no_bytes_is_told(

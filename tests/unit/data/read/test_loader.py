@@ -386,6 +386,14 @@ def test_threads_end_with_close(dataset: Dataset) -> None:
     loader.close()
 
 
+def test_the_end_of_a_with_block_closes_a_loader(dataset: Dataset) -> None:
+    with Loader(dataset, global_batch=4) as loader:
+        batches = iter(loader)
+        next(batches)
+    with pytest.raises(DataError, match="the loader was closed"):
+        next(batches)
+
+
 def test_threads_end_with_the_iterator(dataset: Dataset) -> None:
     loader = Loader(dataset, global_batch=4, threads=3)
     for _ in loader:

@@ -123,6 +123,7 @@ def test_an_exception_removes_the_unfinished_shard_only(tmp_path: Path) -> None:
         ({}, "must have its key"),
         ({"__key__": 1, "txt": ""}, "must have its key"),
         ({"__key__": "a"}, "has only its key"),
+        ([], "a sample is a mapping of its key and members, got \\[\\]"),
         ({"__key__": "a.b", "txt": ""}, "would not be read back"),
         ({"__key__": "", "txt": ""}, "would not be read back"),
         ({"__key__": "a\0b", "txt": ""}, "would not be read back"),
@@ -145,6 +146,14 @@ def test_samples_that_could_not_be_read_back_are_refused(
             writer.write(wrong)
         writer.write(sample(1))
     assert len(read(open_manifest(tmp_path))) == 2
+
+
+def test_arguments_of_webdatasets_writer_are_told_by_their_names_here(tmp_path: Path) -> None:
+    for there, here in {"maxcount": "max_samples", "maxsize": "max_bytes"}.items():
+        with pytest.raises(TypeError, match=f"ShardWriter: .* {there}; did you mean {here}?"):
+            ShardWriter(tmp_path / "s-%d.tar", **{there: 10})
+    with pytest.raises(TypeError, match="max_samples must be a whole number, got '10'"):
+        ShardWriter(tmp_path / "s-%d.tar", max_samples="10")  # type: ignore[arg-type]
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
