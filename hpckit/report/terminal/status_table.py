@@ -95,7 +95,7 @@ def _cells(it: Overview, now: float) -> dict[str, str]:
     p = it.progress
     is_going = it.state is RunState.RUNNING
     return {
-        "step": f"{p.step:,}/{p.steps:,}" if p.steps else "",
+        "step": f"{p.step:,}/{p.steps:,}" if p.steps else f"{p.step:,}" if p.step else "",
         "rate": rate(p.step_s) if is_going else "",
         "last": span(now - p.step_time) if p.step_time is not None else "",
         "saved": f"{p.saved_step:,}" if p.saved_step else "",

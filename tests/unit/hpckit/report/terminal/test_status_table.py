@@ -62,6 +62,12 @@ def test_every_cell_of_the_status_is_whole(runs: list[Overview], width: int) -> 
     assert bool(left_out) == (len(heads) < 8)
 
 
+def test_a_run_whose_number_of_steps_is_unknown_has_its_step(runs: list[Overview]) -> None:
+    """As a program whose steps are read from its output."""
+    found = [replace(it, progress=replace(it.progress, steps=None)) for it in runs[:1]]
+    assert text_of(table_of(found, NOW, 80).table, 80)[1].split()[2] == "81,234"
+
+
 def test_columns_are_left_out_in_a_stated_order(runs: list[Overview]) -> None:
     order = ["jobs", "gen", "rate", "saved", "last"]
     seen = []
