@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, takewhile
 
@@ -16,6 +17,10 @@ from data.read.sample_stream import Reads, SampleStream
 
 PLANNED = 2048
 """The number of shards whose next use is published in the plan."""
+ENOUGH = 3
+"""The shards of a cache, for each that is read at a time, with which it answers nearly all reads:
+those that are read, those that come next, and those that are being fetched. See
+`benchmarks.data.readers.sample_requests`."""
 _CHECKED_FILES = 64  # shards that are checked, of those that are files
 _AGAIN_S = 5.0
 _TICK_S = 0.2
@@ -96,16 +101,27 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
             )
 
 
+def evicting_stores(datasets: Sequence[Dataset]) -> set[NodeStore]:
+    """Return the stores whose caches are smaller than all shards that are read through them."""
+    needed: dict[NodeStore, int] = {}
+    for dataset in datasets:
+        needed[dataset.store] = needed.get(dataset.store, 0) + int(dataset.manifest.bytes.sum())
+    return {store for store, size in needed.items() if 0 < store.budget_bytes < size}
+
+
 def _check_sample_size(dataset: Dataset) -> None:
     """Warn of a source that takes longer to find a sample than to send it."""
     mean = float(dataset.manifest.bytes.sum()) / max(1, len(dataset))
     if mean <= _SMALL_BYTES and not dataset.store.is_in_place(dataset.manifest.urls[0]):
         _log.warning(
             "%s: each of its samples, of %.3g KB on average, is a request, as they are shuffled "
-            "and there is no cache: with cache= and cache_bytes= shards are fetched whole; the "
-            "folder may be in memory, such as /dev/shm, with fewer streams and a smaller window",
+            "and there is no cache: with cache= and cache_bytes= shards are fetched whole. A cache "
+            "of %d x streams x window shards is enough, with streams=4 and window=1 %.2g GB, in a "
+            "folder that may be in memory, such as /dev/shm; fewer shards are mixed then",
             dataset.manifest.place,
             mean / 1e3,
+            ENOUGH,
+            ENOUGH * 4 * float(dataset.manifest.bytes.mean()) / 1e9,
         )
 
 
@@ -127,7 +143,10 @@ class _PrefetchState:
         self._start = (position(), time.monotonic())
         self._uses: Iterator[tuple[int, ShardUse]] | None = self._uses_from(self._start[0])
         self._failures: set[str] = set()
-        self._running: list[ShardUse] = []  # fetched, and not yet read to the end
+        # of datasets: fetched, and not yet read to the end; and for which there was no room
+        self._running: list[tuple[int, ShardUse]] = []
+        self._waiting: deque[tuple[int, ShardUse]] = deque()
+        self._evicts = evicting_stores(stream.datasets)
         self._published_s = float("-inf")
 
     def work(self) -> None:
@@ -151,8 +170,10 @@ class _PrefetchState:
         dataset, use = found
         ref = self._stream.datasets[dataset].ref(use.shard)
         store = self._stream.datasets[dataset].store
-        fetched = store.prefetch(ref, when_s=self._seconds_until(use.first))
-        return 0.0 if fetched else _AGAIN_S  # no room yet
+        if store.prefetch(ref, when_s=self._seconds_until(use.first)):
+            return 0.0
+        self._waiting.append(found)
+        return _AGAIN_S / 5
 
     def _log_failure(self, error: Exception) -> None:
         """Log an error and start over: without prefetching, reads are only slower."""
@@ -168,15 +189,31 @@ class _PrefetchState:
         with self._lock:
             at = self._position()
             self._publish_plans(at)
-            self._running = [use for use in self._running if use.last >= at]
-            waiting = sum(use.first > at for use in self._running)
-            if waiting >= self._depth:
+            self._release_finished(at)
+            while self._waiting:
+                if (found := self._waiting.popleft())[1].first > at:
+                    return found  # samples of the others are read from their source by now
+            if sum(use.first > at for _, use in self._running) >= self._depth:
                 return None
             self._uses = self._uses or self._uses_from(at)
-            found = next(self._uses, None)
-            if found is not None:
-                self._running.append(found[1])
-            return found
+            for ahead in self._uses:
+                self._running.append(ahead)
+                if ahead[1].last >= at:  # else it was read meanwhile
+                    return ahead
+            return None
+
+    def _release_finished(self, at: int) -> None:
+        """Close the files of shards that were read to their end before a position, if their cache
+        does not hold all of its shards: an open one could not be evicted for the next."""
+        finished = [found for found in self._running if found[1].last < at]
+        if not finished:
+            return
+        self._running = [found for found in self._running if found[1].last >= at]
+        live = {(number, use.shard) for number, use in self._running}
+        for number, use in finished:
+            dataset = self._stream.datasets[number]
+            if dataset.store in self._evicts and (number, use.shard) not in live:
+                dataset.release(use.shard)
 
     def _publish_plans(self, at: int) -> None:
         """Publish the next-use plan of each store that is read from."""

@@ -82,6 +82,28 @@ def test_a_rank_of_a_mixture_fetches_its_part_of_each_dataset(
     assert len(fetched(server)) <= its <= 2 * SHARDS // 2, "each stream is a shard here"
 
 
+def test_shards_that_are_read_make_room_for_the_next(
+    server: RangeServer, manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were open for as long as the process had descriptors, and so could not be evicted: all
+    samples of all later shards were requests of their own."""
+    monkeypatch.setattr(shard_prefetch, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(shard_prefetch, "_TICK_S", 0.01)
+    manifest = manifests[0]
+    room = int(3.5 * manifest.bytes.max())
+    with NodeStore(tmp_path / "cache", room, free_reserve=0) as store:
+        dataset = Dataset(manifest, store)
+        loader = Loader(
+            dataset, global_batch=EACH, epochs=1, streams=1, window=1, threads=0, downloads=1
+        )
+        for number, _ in enumerate(loader, start=1):
+            ahead = min(SHARDS, number + 2)
+            until(lambda ahead=ahead: len(fetched(server)) >= ahead, "the next ones are fetched")
+        assert store.metrics.bypasses < SHARDS  # a read may overtake a download
+        assert store.metrics.evictions >= SHARDS - 3
+        loader.close()
+
+
 class Broken(NodeStore):
     """Fails where nobody has thought of it, once."""
 
