@@ -4,11 +4,10 @@ import logging
 import operator
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -108,32 +107,31 @@ class Dataset:
         """The shards that are open, by their numbers, as `opened` returns them."""
         return self._opened.found
 
-    def place(self, index: int) -> tuple[int, int]:
+    def place(self, index: SupportsIndex) -> tuple[int, int]:
         """Return (shard, sample in it) of a sample. Raises IndexError, ArgumentError."""
-        try:
-            index = operator.index(index)
-        except TypeError as error:
-            hint = "; `index_of` finds the number of a key" if isinstance(index, str) else ""
-            raise ArgumentError(
-                f"a sample is read by its number, one at a time, got {index!r}{hint}"
-            ) from error
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} is not in 0..{len(self) - 1}")
-        shard = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return shard, index - int(self.starts[shard])
+        number = _sample_number(index)
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {number} is not in 0..{len(self) - 1}")
+        shard = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return shard, number - int(self.starts[shard])
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: SupportsIndex) -> Sample:
         """Read one sample: its key, its shard and the bytes of each member.
 
-        Raises IndexError outside [0, len), ShardError and FetchError as `ShardSamples.read`.
+        Raises IndexError outside [0, len), ArgumentError for what is no number, ShardError and
+        FetchError as `ShardSamples.read`.
         """
         shard, sample = self.place(index)
         return self.opened(shard).read(sample)[0]
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: SupportsIndex) -> Sample:
         """Read one sample as `read`; negative numbers count from the end."""
-        is_from_end = isinstance(index, Integral) and -len(self) <= index < 0
-        return self.read(index + len(self) if is_from_end else index)
+        number = _sample_number(index)
+        return self.read(number + len(self) if -len(self) <= number < 0 else number)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Read all samples in stored order, one at a time, without prefetching."""
+        return (self.read(number) for number in range(len(self)))
 
     def index_of(self, key: str) -> int:
         """Return the number of the first sample with this key, for `read`. Shards are searched in
@@ -182,6 +180,16 @@ class Dataset:
     def close(self) -> None:
         """Close the shards; a later read opens them again."""
         self._opened.clear()
+
+
+def _sample_number(index: SupportsIndex) -> int:
+    try:
+        return operator.index(index)
+    except TypeError as error:
+        hint = "; `index_of` finds the number of a key" if isinstance(index, str) else ""
+        raise ArgumentError(
+            f"a sample is read by its number, one at a time, got {index!r}{hint}"
+        ) from error
 
 
 class _OpenShardCache:

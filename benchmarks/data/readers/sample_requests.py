@@ -39,8 +39,8 @@ def epoch(
     streams, window, cached = arm
     size = len(next(one.body for path, one in server.objects.items() if path.endswith(".tar")))
     cache = folder / f"cache-{streams}-{window}-{cached}"
-    options = {"cache": cache, "cache_bytes": cached * (size + 4096)} if cached else {}
-    dataset = open_dataset(folder / "all.index", **options)
+    room = cached * (size + 4096)
+    dataset = open_dataset(folder / "all.index", cache=cache if room else None, cache_bytes=room)
     asked, sent = len(server.headers), server.sent
     loader = Loader(dataset, global_batch=64, epochs=1, streams=streams, window=window)
     found = []

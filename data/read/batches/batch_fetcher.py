@@ -182,7 +182,7 @@ class BatchFetcher:
             if shard is None or (file := shard.single_member_file) is None:
                 return None
             shard.used = True
-            files[lie] = tuple(file)
+            files[lie] = (*file,)
         return [files[lie] for lie in lies]
 
     def _readers(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, SampleReader]:

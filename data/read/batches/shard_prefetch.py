@@ -191,16 +191,21 @@ class _PrefetchState:
             self._publish_plans(at)
             self._release_finished(at)
             while self._waiting:
-                if (found := self._waiting.popleft())[1].first > at:
-                    return found  # samples of the others are read from their source by now
+                if not self._is_open(*(found := self._waiting.popleft())):
+                    return found  # the others are read from their source by now
             if sum(use.first > at for _, use in self._running) >= self._depth:
                 return None
             self._uses = self._uses or self._uses_from(at)
             for ahead in self._uses:
                 self._running.append(ahead)
-                if ahead[1].last >= at:  # else it was read meanwhile
+                if ahead[1].last >= at and not self._is_open(*ahead):
                     return ahead
             return None
+
+    def _is_open(self, number: int, use: ShardUse) -> bool:
+        """Return whether a reader has opened the shard, and so decided how it is read."""
+        found = self._stream.datasets[number].open_shards.get(use.shard)
+        return found is not None and found.is_open
 
     def _release_finished(self, at: int) -> None:
         """Close the files of shards that were read to their end before a position, if their cache

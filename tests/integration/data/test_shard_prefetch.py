@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def manifests(
 
 def fetched(server: RangeServer) -> set[str]:
     return {path for path, _ in server.seen if path.endswith(".tar")}
+
+
+def has_fetched(server: RangeServer, count: int) -> bool:
+    return len(fetched(server)) >= count
 
 
 def test_a_pass_of_a_rank_fetches_the_shards_of_its_streams(
@@ -98,7 +103,7 @@ def test_shards_that_are_read_make_room_for_the_next(
         )
         for number, _ in enumerate(loader, start=1):
             ahead = min(SHARDS, number + 2)
-            until(lambda ahead=ahead: len(fetched(server)) >= ahead, "the next ones are fetched")
+            until(partial(has_fetched, server, ahead), "the next ones are fetched")
         assert store.metrics.bypasses < SHARDS  # a read may overtake a download
         assert store.metrics.evictions >= SHARDS - 3
         loader.close()

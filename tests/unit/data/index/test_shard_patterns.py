@@ -119,9 +119,7 @@ def test_what_is_near_is_told_of_a_relative_pattern_too(
 
 
 def test_a_brace_that_is_not_closed_is_told(folder: Path) -> None:
-    with pytest.raises(
-        NoShardsError, match=r"\{a,b \(a brace is not closed\), but"
-    ):
+    with pytest.raises(NoShardsError, match=r"\{a,b \(a brace is not closed\), but"):
         find_shards(folder / "{a,b")
 
 

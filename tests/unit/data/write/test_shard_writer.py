@@ -150,8 +150,9 @@ def test_samples_that_could_not_be_read_back_are_refused(
 
 def test_arguments_of_webdatasets_writer_are_told_by_their_names_here(tmp_path: Path) -> None:
     for there, here in {"maxcount": "max_samples", "maxsize": "max_bytes"}.items():
+        keyword: dict[str, Any] = {there: 10}
         with pytest.raises(TypeError, match=f"ShardWriter: .* {there}; did you mean {here}?"):
-            ShardWriter(tmp_path / "s-%d.tar", **{there: 10})
+            ShardWriter(tmp_path / "s-%d.tar", **keyword)
     with pytest.raises(TypeError, match="max_samples must be a whole number, got '10'"):
         ShardWriter(tmp_path / "s-%d.tar", max_samples="10")  # type: ignore[arg-type]
 
