@@ -69,6 +69,7 @@ from hpckit.report.progress import describe_straggler, validated_words
 from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
+from hpckit.text.quantities import clean
 
 TICK_S = 0.2
 # A terminal shows every step on a bar; a log file gets a line at this interval.
@@ -208,7 +209,7 @@ class RunFollower:
                 self._supervisor = int(event["pid"])
                 self._say(describe_signals(self._supervisor))
             elif line := describe(event):
-                bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
+                bar.console.print(f"[dim]{_clock(event)}[/] {clean(line)}", highlight=False)
             if isinstance(event, TrainingStarted):
                 name = f"gen {event.generation}"
                 bar.update(task, description=name, completed=event.step)
@@ -254,7 +255,7 @@ class RunFollower:
         return EXIT_STATUS[VerdictKind.INFRA]
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(clean(text), highlight=False, soft_wrap=True)
 
 
 def describe_signals(supervisor: int) -> str:

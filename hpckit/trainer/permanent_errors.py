@@ -13,7 +13,7 @@ from data import DataError
 from hpckit.config.spec_parser import SpecError
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
 from hpckit.text.error_words import error_words, names_gpu
-from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.errors import TrainingError, message_of
 from hpckit.trainer.memory.out_of_memory import memory_of
 
 # The messages of RuntimeErrors by which gloo reports a peer that is gone or cannot be reached.
@@ -49,7 +49,7 @@ def _is_of_storage(error: BaseException) -> bool:
 
 def _is_of_network(error: BaseException) -> bool:
     names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be installed
-    return "DistError" in names or _NETWORK.search(str(error)) is not None
+    return "DistError" in names or _NETWORK.search(message_of(error)) is not None
 
 
 def is_before_step(slot: Heartbeat, attempt: int) -> bool:

@@ -28,7 +28,7 @@ from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
 from hpckit.system.process_end import forks_ended, run_to_end, write_open_files
-from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.errors import TrainingError, message_of
 from hpckit.trainer.memory.out_of_memory import memory_of
 from hpckit.trainer.permanent_errors import (
     finished_steps,
@@ -210,11 +210,12 @@ def _report_failure(
     """
     at, heartbeats = env.at, env.attach_heartbeats()
     step, is_before = _place_in_training(env, has_observed_steps)
+    notes = map(str, getattr(error, "__notes__", ()))
     record = {
         "rank": env.rank,
         "type": type(error).__name__,
-        "message": ": ".join([str(error), *getattr(error, "__notes__", ())]),
-        "traceback": "".join(traceback.format_exception(error)),
+        "message": _record_text(": ".join([message_of(error), *notes])),
+        "traceback": _record_text("".join(traceback.format_exception(error))),
         "time": time.time(),
         "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
@@ -236,6 +237,20 @@ def _report_failure(
         write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
     phase = WorkerPhase.REFUSED if is_final else WorkerPhase.FAILED
     heartbeats.report(phase, heartbeats.last().step)
+
+
+_MOST = 16_384
+"""Characters of a message or a traceback that are recorded; the log of the rank has all."""
+
+
+def _record_text(text: str) -> str:
+    """Return the beginning and the end of a text, with escapes for what UTF-8 does not have, such
+    as the bytes of a file name that is not UTF-8."""
+    if len(text) > _MOST:
+        half = _MOST // 2
+        cut = f"\n[{len(text) - 2 * half:,} characters are left out]\n"
+        text = text[:half] + cut + text[-half:]
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _place_in_training(env: WorkerEnvironment, has_observed_steps: bool) -> tuple[int | None, bool]:

@@ -37,7 +37,7 @@ from hpckit.rundir.sample_ledger import (
     read_ledgers,
     recurring_samples,
 )
-from hpckit.text.quantities import count
+from hpckit.text.quantities import clean, count
 
 _SHOWN_SKIPPED = 10
 _LOST = "lost: seconds without a new step"
@@ -69,7 +69,7 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
         has_split = any(column.header == _SPLIT for column in shown.columns)
         console.print(_LOST + _LOST_SPLIT * has_split, style="dim", highlight=False)
     for name, text in _facts(run, history, told.events):
-        console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{name:<12}[/] {clean(text)}", highlight=False, soft_wrap=True)
     return True
 
 

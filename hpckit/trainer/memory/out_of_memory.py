@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.trainer.errors import message_of
 
 _GPU_TYPE = "torch.OutOfMemoryError"
 _NCCL_TYPE = "torch.distributed.DistBackendError"
@@ -52,7 +53,7 @@ def _of_one(error: BaseException) -> MemoryKind | None:
     if not isinstance(error, RuntimeError):
         return None
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    text = str(error)
+    text = message_of(error)
     if _GPU_TYPE in names or _GPU.match(text) or (_NCCL_TYPE in names and _NCCL.search(text)):
         return MemoryKind.GPU
     return MemoryKind.HOST if _HOST.match(text) else None

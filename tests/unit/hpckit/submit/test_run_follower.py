@@ -134,6 +134,17 @@ def test_what_kept_the_supervisor_from_its_work_is_told(
     assert "in use by [somebody]" in text
 
 
+def test_what_no_terminal_can_print_is_escaped(tmp_path: Path) -> None:
+    """As in the name of a file that is not UTF-8."""
+    run = RunDir(tmp_path)
+    with EventLog(run.events, generation=1) as log:
+        log.emit_kind("generation_ended", verdict="crash", reason="no file caf\udce9", final=True)
+        log.emit_kind("run_ended", submission=1, status=70)
+    status, text = follow(run, alive=True)
+    assert status == 70
+    assert "no file caf\\udce9" in text
+
+
 def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()

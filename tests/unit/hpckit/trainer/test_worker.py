@@ -106,6 +106,37 @@ def test_a_worker_reports_a_training_function_that_began_no_run(tmp_path: Path) 
     assert table.slots()[0].phase is WorkerPhase.REFUSED
 
 
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError
+def main(cfg):
+    raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("ValueError('caf\\udce9')", "caf\\udce9"),
+        ("Odd()", "its message cannot be read (ValueError)"),
+        ("ValueError('a' + 20_000 * 'b')", "a" + 8191 * "b" + "\n[3,617 characters are left"),
+    ],
+)
+def test_any_message_of_an_error_is_recorded(tmp_path: Path, error: str, message: str) -> None:
+    """One of some megabytes would be too long for what the agent sends to the supervisor."""
+    table, path = HeartbeatTable.create(2)
+    run = RunDir(tmp_path / "run")
+    (tmp_path / "outside.py").write_text(ODD.format(error=error))
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(make_spec({"entry": "outside:main"})))
+    path_of_here = os.pathsep.join([str(tmp_path), *sys.path])
+    started(run, path, TORCHELASTIC_RESTART_COUNT="0", PYTHONPATH=path_of_here)
+    (found,) = errors_in(run.node_logs(1, 0))
+    assert found.message.startswith(message)
+    assert table.slots()[0].phase is WorkerPhase.FAILED
+
+
 LOGGING = """
 import logging, sys
 from hpckit.trainer import worker
