@@ -15,6 +15,7 @@ from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.resume_source import RestoreResult, Resumer
 from checkpointing.restore.snapshot_choice import RestoreOptions
+from checkpointing.restore.snapshot_mapping import SnapshotMapping
 from checkpointing.save.save_pipeline import SavePipeline
 from checkpointing.save.save_schedule import SaveSchedule
 from checkpointing.save.shipper import SaveRequest
@@ -41,6 +42,7 @@ class RestorePipeline:
         self._client, self._events = connections.client, connections.events
         self._saves, self._schedule = saves, schedule
         self._generation, self._replication = generation, replication
+        self._mapping = SnapshotMapping(self._client.left)
 
     def restore(
         self,
@@ -61,7 +63,9 @@ class RestorePipeline:
         rejected: dict[str, str] = self._ranks.from_rank0(lambda: dict(avoid or {}))
         avoided = frozenset(rejected)
         while True:
-            resumer = Resumer(self._connections, self._saves, self._replication, options, rejected)
+            resumer = Resumer(
+                self._connections, self._saves, self._replication, options, rejected, self._mapping
+            )
             resumed = self._resume(resumer, state)
             if resumed is None and rejected:
                 reasons = "; ".join(f"{id_}: {why}" for id_, why in rejected.items())

@@ -14,6 +14,7 @@ from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.restore.snapshot_choice import RestoreOptions, SnapshotChooser
+from checkpointing.restore.snapshot_mapping import SnapshotMapping
 from checkpointing.restore.store_restore import Restorer
 from checkpointing.save.save_pipeline import SavePipeline
 from checkpointing.save.save_plan import SavePlan
@@ -62,11 +63,14 @@ class Resumer:
         replication: PeerReplicas,
         options: RestoreOptions,
         rejected: Mapping[str, str],
+        mapping: SnapshotMapping,
     ) -> None:
         """
         Args:
             rejected: ids of checkpoints that must not be used, and why.
+            mapping: stopped once what it maps is read, or is not needed.
         """
+        self._mapping = mapping
         self._run, self._ranks = connections.run, connections.ranks
         self._client = connections.client
         self._planner, self._preparer = saves.planner, saves.preparer
@@ -138,6 +142,7 @@ class Resumer:
     def _take_from_store(
         self, state: dict[str, Any], planned: SavePlan, target: LoadTarget
     ) -> RestoreResult | None:
+        self._mapping.stop()
         if not self._restorer.take_over():
             return None
         memory = self._preparer.lend(planned, target.leaves, optimizers(state))
@@ -159,6 +164,7 @@ class Resumer:
         groups = planned.plan.save_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
         into = self._staging.buffers(tensors) if is_shared else tensors
+        self._mapping.stop()
         memory_restore.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
         if is_shared:
             broadcast_reads(self._ranks, groups, into)

@@ -178,7 +178,9 @@ class _TrainerConnection:
         self._service.configure(load(message["config"]))
         found = self._registry.join(rank, ranks, generation, self._notify, self._number)
         self._rank = rank
-        left = {"slots": found.slots, "slot_bytes": found.slot_bytes}
+        left: dict[str, Any] = {"slots": found.slots, "slot_bytes": found.slot_bytes}
+        if found.newest is not None:
+            left["newest"] = found.newest
         return left if found.fd is None else {"fd": found.fd, **left}
 
     def _arena(self, message: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from checkpointing.staging.slot_layout import PAGE, round_up
 THREADS = min(4, os.cpu_count() or 1)
 # a process that reads an arena that shrinks would be killed by SIGBUS
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in mmap's constants
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; not in mmap's constants
 _PART = 16 << 20  # bytes that one thread populates at a time
 
 _madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # releases the GIL
@@ -44,6 +44,7 @@ class Arena:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._fd, self.size, self._writable = fd, size, writable
         self._lock = threading.Lock()
+        self._mapped = (0, 0)  # where the bytes begin and end that `map_ahead` has mapped
         self._cells: NDArray[np.uint8] | None
         # not kept in an attribute, so that the mapping ends with the last view of it
         self._cells = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
@@ -117,16 +118,43 @@ class Arena:
         return cells[offset : offset + length]
 
     def read_into(self, offset: int, into: memoryview) -> None:
-        """Copy bytes from `offset` on into `into`, without mapping them into this process: a page
-        that is read once costs more to map than to copy.
+        """Copy bytes from `offset` on into `into`. They are read by the kernel unless `map_ahead`
+        has mapped all of them: a page that is read once costs more to map than to copy, and one
+        that is mapped is copied in a third of the time.
 
         Raises:
             ValueError: they are not all inside the arena, or it is closed.
         """
         self._check_inside(offset, len(into))
+        start, stop = self._mapped
+        if len(into) and start <= offset and offset + len(into) <= stop:
+            # releases the GIL, as the kernel's copy does
+            np.copyto(np.frombuffer(into, np.uint8), self.view(offset, len(into)))
+            return
         while len(into):
             count = os.preadv(self.fd, [into], offset)
             into, offset = into[count:], offset + count
+
+    def map_ahead(self, start: int, stop: int) -> bool:
+        """Map the pages from byte `start` up to `stop` into this process, for `read_into`. Of
+        several calls, only those count of which each begins where the one before ended. Pages that
+        were never written are allocated.
+
+        Args:
+            start: a multiple of the page size.
+
+        Returns:
+            Whether they are mapped. If not, the kernel cannot do it, and reads are as before.
+
+        Raises:
+            ValueError: they are not all inside the arena, or it is closed.
+        """
+        part = self.view(start, stop - start)
+        if _madvise(part.ctypes.data, part.size, _MADV_POPULATE_READ) != 0:
+            return False
+        first, last = self._mapped
+        self._mapped = (first if last == start else start, stop)
+        return True
 
     def prefault(self, threads: int = THREADS, start: int = 0, stop: int | None = None) -> None:
         """Allocate and map the pages from byte `start` up to `stop` (None: to the end) now, so that

@@ -15,11 +15,17 @@ REPLICA = "replica"  # the state of a snapshot that is held for another node
 
 @dataclass(frozen=True)
 class LeftoverArena:
-    """Shared memory that an earlier trainer of this rank has left in the service."""
+    """Shared memory that an earlier trainer of this rank has left in the service.
+
+    Attributes:
+        newest: offset and length, in bytes, of the newest whole snapshot in it; None: it has none,
+            or the service does not say.
+    """
 
     arena: Arena
     slots: int
     slot_bytes: int
+    newest: tuple[int, int] | None = None
 
     @property
     def shape(self) -> dict[str, int]:
@@ -72,8 +78,14 @@ class PulledSnapshot:
 
 def load_leftover_arena(answer: dict[str, Any]) -> LeftoverArena | None:
     fds: list[int] = answer["fds"]
-    return (
-        LeftoverArena(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"]) if fds else None
+    if not fds:
+        return None
+    newest = answer.get("newest")  # services of earlier versions do not send it
+    return LeftoverArena(
+        Arena.attach(fds[0]),
+        answer["slots"],
+        answer["slot_bytes"],
+        None if newest is None else (int(newest[0]), int(newest[1])),
     )
 
 

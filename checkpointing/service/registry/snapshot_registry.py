@@ -48,6 +48,8 @@ class LeftoverMemory:
     fd: int | None = None  # the caller owns it
     slots: int = 0
     slot_bytes: int = 0
+    # offset and length, in bytes, of the newest whole snapshot; None: there is none
+    newest: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -867,8 +869,13 @@ def _leftover_memory(rank_slots: RankSlots) -> LeftoverMemory:
     if rank_slots.arena_layout is None or rank_slots.is_contested or rank_slots.is_bucketed:
         return LeftoverMemory()
     arena_layout = rank_slots.arena_layout
+    whole = (held.snapshot for held in rank_slots.whole())
+    newest = max(whole, key=lambda snapshot: snapshot.step, default=None)
     return LeftoverMemory(
-        os.dup(arena_layout.arena.fd), arena_layout.slots, arena_layout.slot_bytes
+        os.dup(arena_layout.arena.fd),
+        arena_layout.slots,
+        arena_layout.slot_bytes,
+        None if newest is None else (newest.slot * arena_layout.slot_bytes, newest.layout.end),
     )
 
 
