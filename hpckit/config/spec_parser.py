@@ -8,13 +8,11 @@ import dataclasses
 import difflib
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, reduce
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,14 +25,13 @@ from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS, HIDDEN
 from hpckit.config.spec_error import SpecError as SpecError
+from hpckit.system.pydantic_plugins import without_plugin_search
 
 _Group = TypeVar("_Group")
 
 _KEYS_HERE = "; the keys here are "
 _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 """pydantic's types of an error about a key without a value."""
-_PLUGIN_SEARCH = "pydantic.plugin._loader"
-"""pydantic's module with the function `get_plugins`."""
 _MANY_MISSING = 5
 """Number of keys of a group without a value from which on they are not listed."""
 _SHORT = 3
@@ -129,20 +126,15 @@ def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _without_plugins() -> Iterator[None]:
     """Disables pydantic's plug-ins in the block. A spec needs none, and the search for them reads
-    the metadata of all installed packages, which takes about 25 ms. The import of what searches
-    takes 10 ms more, so that a module without plug-ins stands for it. They are enabled again
+    the metadata of all installed packages, which takes about 25 ms. They are enabled again
     afterwards."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"
-    none = ModuleType(_PLUGIN_SEARCH)
-    vars(none)["get_plugins"] = tuple
-    search = sys.modules.setdefault(_PLUGIN_SEARCH, none)
     try:
-        yield
+        with without_plugin_search():
+            yield
     finally:
-        if search is none:
-            del sys.modules[_PLUGIN_SEARCH]
         if before is None:
             del os.environ[name]
         else:

@@ -26,10 +26,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpointing import local_folder
-from hpckit.config.run_identity import identity
-from hpckit.config.spec import RunSpec
+
+if TYPE_CHECKING:  # commands that only read the files of a run do without pydantic
+    from hpckit.config.spec import RunSpec
 
 LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
 
@@ -188,6 +190,8 @@ def run_name(spec: RunSpec) -> str:
 
     In the store, it stays even if the directory is renamed.
     """
+    from hpckit.config.run_identity import identity
+
     return f"{spec.name}-{identity(spec)}"
 
 

@@ -20,30 +20,42 @@ class CommandError(RuntimeError):
 def reported_errors(json: bool = False) -> Iterator[None]:
     """Reports each expected error in the block as one line on standard error and, with `json`, also
     as a document on standard output, and exits with its status."""
-    from hpckit.config.spec_parser import SpecError
-    from hpckit.rundir.lock import RunHeldError
-    from hpckit.rundir.supervisor_process import SupervisorError
-    from hpckit.slurm.squeue import QueueError
-    from hpckit.system.os_errors import describe
-    from hpckit.system.output_streams import discard_output
-
     try:
         yield
-    except SpecError as error:
-        reasons, status = error.violations, REFUSED
-    except QueueError as error:
-        reasons, status = [f"Slurm does not answer: {error}"], OUT_OF_REACH
     except BrokenPipeError:  # the reader has ended, as with `| head`
+        from hpckit.system.output_streams import discard_output
+
         discard_output()
         raise typer.Exit(FOUND) from None
-    except OSError as error:
-        reasons, status = [describe(error)], REFUSED
-    except (CommandError, SupervisorError, RunHeldError) as error:
-        reasons, status = [str(error)], REFUSED
+    except Exception as error:
+        if (described := _described(error)) is None:
+            raise
+        reasons, status = described
     else:
         return
     _print_error(reasons, status, json)
     raise typer.Exit(status)
+
+
+def _described(error: Exception) -> tuple[Sequence[str], int] | None:
+    """Returns the reasons that an expected error has and the exit status, or None if it is another
+    one. The modules of the errors are imported here, as a command without an error may do without
+    them."""
+    from hpckit.config.spec_error import SpecError
+    from hpckit.rundir.lock import RunHeldError
+    from hpckit.rundir.supervisor_process import SupervisorError
+    from hpckit.slurm.squeue import QueueError
+    from hpckit.system.os_errors import describe
+
+    if isinstance(error, SpecError):
+        return error.violations, REFUSED
+    if isinstance(error, QueueError):
+        return [f"Slurm does not answer: {error}"], OUT_OF_REACH
+    if isinstance(error, OSError):
+        return [describe(error)], REFUSED
+    if isinstance(error, CommandError | SupervisorError | RunHeldError):
+        return [str(error)], REFUSED
+    return None
 
 
 def _print_error(reasons: Sequence[str], status: int, json: bool) -> None:

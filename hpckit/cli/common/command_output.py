@@ -12,14 +12,6 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -103,6 +95,15 @@ class CommandOutput:
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Shows a progress bar of bytes on a terminal, and yields a function that advances it by a
         number of bytes; any thread may call it."""
+        from rich.progress import (  # which only long commands import
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -120,6 +121,8 @@ class CommandOutput:
     @contextmanager
     def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """Does the same as `progress`, but counts things instead of bytes."""
+        from rich.progress import Progress
+
         bar = Progress(console=self._err, transient=True, disable=not self._err.is_terminal)
         with bar:
             task = bar.add_task(clean(what), total=total)
