@@ -143,7 +143,7 @@ def prepare(requests: Sequence[SubmissionRequest], options: CommandOptions) -> l
                 require_unqueued([r for r in requests if r in moved or not is_done(r.run, r.spec)])
             for wanted in moved:
                 options.say(f"moved the earlier run to {move_aside(wanted.run, wanted.spec)}")
-    say = _once(options.say)
+    say = say_once(options.say)
     with _held(requests, options.title):
         pending = [wanted for wanted in requests if not is_done(wanted.run, wanted.spec)]
         if not options.is_queue_checked:
@@ -178,8 +178,9 @@ def hold_runs(runs: Iterable[tuple[RunSpec, RunDir]], title: str) -> Iterator[No
         yield
 
 
-def _once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that says each message once: the runs of a sweep have one project."""
+def say_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns a function that says each message once, as several runs of one command have the same
+    project and notes."""
     said: set[str] = set()
 
     def say_new(message: str) -> None:

@@ -26,7 +26,7 @@ from hpckit.submit.compose import compose_spec
 from hpckit.submit.composition.hydra_values import quoted
 from hpckit.submit.launch_command import pack
 from hpckit.submit.preflight.checks import preflight, with_absolute_paths
-from hpckit.submit.preparation import CommandOptions, compose, prepare, request
+from hpckit.submit.preparation import CommandOptions, compose, prepare, request, say_once
 from hpckit.submit.run_cancellation import cancel_run
 from hpckit.submit.submission_start import start_silently
 
@@ -89,19 +89,6 @@ def measure(
             f"{file} cannot be read: {error}; the folder {folder} has to be on a file system that "
             "all nodes share (root=...)"
         ) from error
-
-
-def once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that says each text only the first time, as several runs of one command
-    have the same notes."""
-    said: set[str] = set()
-
-    def say_once(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            say(text)
-
-    return say_once
 
 
 def check(
@@ -180,7 +167,7 @@ def prepared_runs(
         SpecError: a run cannot start.
     """
     project = find_project(Path.cwd())
-    options = CommandOptions(command, is_queue_checked=False, say=once(out.note))
+    options = CommandOptions(command, is_queue_checked=False, say=say_once(out.note))
     specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
     check(specs, project, pack)
     return [

@@ -11,7 +11,7 @@ from typing import Any
 from hpckit.cli.bench.world_shapes import WorldShape
 from hpckit.events.schema import Event, StepLogged
 from hpckit.planner.plan_text import seconds
-from hpckit.text.quantities import decimal
+from hpckit.text.quantities import count, decimal
 
 WARM_UP = 5
 """Number of first steps that are left out: some of them wait for memory, caches and compilers."""
@@ -145,7 +145,7 @@ def doubt(points: Sequence[ScalingPoint]) -> str | None:
     noise = NOISE + 2 * math.hypot(first.uncertainty, best.uncertainty)
     if (share := best.efficiency(first)) <= 1 + noise:
         return None
-    threads = "" if first.threads is None else f" with {_threads(first.threads)} each"
+    threads = "" if first.threads is None else f" with {count(first.threads, 'thread')} each"
     return (
         f"efficiency is not given: a rank of {best.world.ranks} would do {share:,.0%} of what one "
         f"of {first.world.ranks} does{threads}, and cannot do more than 100% beyond noise "
@@ -241,11 +241,7 @@ def _rates_on(world: WorldShape, found: Mapping[str, Sequence[ScalingPoint]]) ->
 
 
 def _ranks(one: ScalingPoint) -> str:
-    return f"{one.world.ranks} rank{'' if one.world.ranks == 1 else 's'}"
-
-
-def _threads(number: int) -> str:
-    return f"{number} thread{'' if number == 1 else 's'}"
+    return count(one.world.ranks, "rank")
 
 
 def trusted_efficiency(one: ScalingPoint, points: Sequence[ScalingPoint]) -> float | None:

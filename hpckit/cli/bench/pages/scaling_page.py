@@ -26,6 +26,7 @@ from hpckit.report.page.page_document import (
     TableBlock,
     TextBlock,
 )
+from hpckit.text.quantities import count
 
 Found = Mapping[str, Sequence[ScalingPoint]]
 _OVER = "ranks"
@@ -140,13 +141,7 @@ def _efficiency(found: Found) -> Iterator[Block]:
 def _synchronisation(found: Found) -> Iterator[Block]:
     for model, own in found.items():
         known = [one for one in own if one.communication_s is not None]
-        bars = [
-            (
-                f"{one.world.ranks} rank{'' if one.world.ranks == 1 else 's'}",
-                _step_parts(one),
-            )
-            for one in known
-        ]
+        bars = [(count(one.world.ranks, "rank"), _step_parts(one)) for one in known]
         if bars:
             yield BarsBlock(
                 f"Time of a step of {model}",
