@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.text import plain_yaml
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.job_submission import submit
+from hpckit.text import plain_yaml
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 from tests.unit.project.test_structure import FILES, STARTER
 
