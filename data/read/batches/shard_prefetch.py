@@ -101,17 +101,33 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
             )
 
 
-def evicting_stores(datasets: Sequence[Dataset]) -> set[NodeStore]:
-    """Return the stores whose caches are smaller than all shards that are read through them."""
+def evicting_datasets(datasets: Sequence[Dataset]) -> set[int]:
+    """Return the numbers of the datasets whose shards have to make room for each other: their
+    samples are small, so that each should come from a cache, and their cache is smaller than all
+    shards that are read through it.
+
+    Of large samples, which a source sends in about the time that it takes to find them, the first
+    shards stay in the cache, so that it answers more of each epoch.
+    """
     needed: dict[NodeStore, int] = {}
     for dataset in datasets:
         needed[dataset.store] = needed.get(dataset.store, 0) + int(dataset.manifest.bytes.sum())
-    return {store for store, size in needed.items() if 0 < store.budget_bytes < size}
+    return {
+        number
+        for number, dataset in enumerate(datasets)
+        if 0 < dataset.store.budget_bytes < needed[dataset.store]
+        and _sample_bytes(dataset) <= _SMALL_BYTES
+    }
+
+
+def _sample_bytes(dataset: Dataset) -> float:
+    """Return the mean bytes of a sample in its shard."""
+    return float(dataset.manifest.bytes.sum()) / max(1, len(dataset))
 
 
 def _check_sample_size(dataset: Dataset) -> None:
     """Warn of a source that takes longer to find a sample than to send it."""
-    mean = float(dataset.manifest.bytes.sum()) / max(1, len(dataset))
+    mean = _sample_bytes(dataset)
     if mean <= _SMALL_BYTES and not dataset.store.is_in_place(dataset.manifest.urls[0]):
         _log.warning(
             "%s: each of its samples, of %.3g KB on average, is a request, as they are shuffled "
@@ -146,7 +162,7 @@ class _PrefetchState:
         # of datasets: fetched, and not yet read to the end; and for which there was no room
         self._running: list[tuple[int, ShardUse]] = []
         self._waiting: deque[tuple[int, ShardUse]] = deque()
-        self._evicts = evicting_stores(stream.datasets)
+        self._evicts = evicting_datasets(stream.datasets)
         self._published_s = float("-inf")
 
     def work(self) -> None:
@@ -208,17 +224,16 @@ class _PrefetchState:
         return found is not None and found.is_open
 
     def _release_finished(self, at: int) -> None:
-        """Close the files of shards that were read to their end before a position, if their cache
-        does not hold all of its shards: an open one could not be evicted for the next."""
+        """Close the files of shards that were read to their end before a position, if they have to
+        make room: an open one could not be evicted for the next."""
         finished = [found for found in self._running if found[1].last < at]
         if not finished:
             return
         self._running = [found for found in self._running if found[1].last >= at]
         live = {(number, use.shard) for number, use in self._running}
         for number, use in finished:
-            dataset = self._stream.datasets[number]
-            if dataset.store in self._evicts and (number, use.shard) not in live:
-                dataset.release(use.shard)
+            if number in self._evicts and (number, use.shard) not in live:
+                self._stream.datasets[number].release(use.shard)
 
     def _publish_plans(self, at: int) -> None:
         """Publish the next-use plan of each store that is read from."""

@@ -109,6 +109,23 @@ def test_shards_that_are_read_make_room_for_the_next(
         loader.close()
 
 
+def test_which_datasets_have_to_make_room(
+    manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of small samples whose cache is smaller than all that is read through it."""
+    total = int(manifests[0].bytes.sum())
+    with (
+        NodeStore(tmp_path / "cache", 2 * total - 1, free_reserve=0) as store,
+        NodeStore(tmp_path / "none", 0) as none,
+    ):
+        one, two = (Dataset(manifest, store) for manifest in manifests)
+        assert shard_prefetch.evicting_datasets([one]) == set()
+        assert shard_prefetch.evicting_datasets([one, two]) == {0, 1}
+        assert shard_prefetch.evicting_datasets([Dataset(manifests[0], none)]) == set()
+    monkeypatch.setattr(shard_prefetch, "_SMALL_BYTES", total // (SHARDS * EACH) - 1)
+    assert shard_prefetch.evicting_datasets([one, two]) == set()
+
+
 class Broken(NodeStore):
     """Fails where nobody has thought of it, once."""
 
