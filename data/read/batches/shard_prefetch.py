@@ -209,10 +209,10 @@ class _PrefetchState:
             while self._waiting:
                 if not self._is_open(*(found := self._waiting.popleft())):
                     return found  # the others are read from their source by now
-            if sum(use.first > at for _, use in self._running) >= self._depth:
-                return None
             self._uses = self._uses or self._uses_from(at)
-            for ahead in self._uses:
+            while sum(use.first > at for _, use in self._running) < self._depth:
+                if (ahead := next(self._uses, None)) is None:
+                    return None
                 self._running.append(ahead)
                 if ahead[1].last >= at and not self._is_open(*ahead):
                     return ahead

@@ -46,8 +46,8 @@ class SingleMemberFile(NamedTuple):
 class OpenFiles:
     """The open shards of a reader, by numbers of its own, so that it need not ask each shard again.
 
-    Once any shard of this process closes its file, all are forgotten: what has them for a batch
-    replaces nothing, and keeps the files open until then. Threads may share it.
+    Once any shard of this process closes its file, all are forgotten. A batch that is being read
+    keeps its files open until it is done. Threads may share it.
     """
 
     def __init__(self) -> None:

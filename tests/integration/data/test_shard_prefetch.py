@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from data import Dataset, Loader, NodeStore, Sources, StreamingDataset, build_index, mixed
 from data.cache.files.cache_entry import ShardRef
 from data.index.manifest import NAME, Manifest
+from data.order.sample_order import OrderOptions
 from data.read.batches import shard_prefetch
+from data.read.sample_stream import SingleStream
 from tests.integration.service.service_nodes import until
 from tests.services.range_server import RangeServer
 from tests.unit.data.tars import write_tar
@@ -124,6 +127,20 @@ def test_which_datasets_have_to_make_room(
         assert shard_prefetch.evicting_datasets([Dataset(manifests[0], none)]) == set()
     monkeypatch.setattr(shard_prefetch, "_SMALL_BYTES", total // (SHARDS * EACH) - 1)
     assert shard_prefetch.evicting_datasets([one, two]) == set()
+
+
+def test_shards_that_are_open_are_passed_over_up_to_the_depth(
+    manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """The uses of a stream have no end."""
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        dataset = Dataset(manifests[0], store)
+        stream = SingleStream.of(dataset, OrderOptions(streams=2, window=1))
+        for shard in range(SHARDS):
+            dataset.read(shard * EACH)
+        ahead = shard_prefetch._PrefetchState(stream, lambda: 0, None, None, Event(), depth=5)
+        assert ahead._next() is None
+        assert sum(use.first > 0 for _, use in ahead._running) == 5
 
 
 class Broken(NodeStore):
