@@ -1,15 +1,23 @@
 """How fast a trainer restores its state, against a bare copy and a plain read of the same bytes.
 
-    python -m benchmarks.checkpoint.restore_speed [--mib 768] [--rounds 6] [--width 1024]
+    python -m benchmarks.checkpoint.restore_speed [--mib 768] [--rounds 6] [--memory-rounds 12]
+                                                 [--width 1024] [--tiers memory disk cold]
                                                  [--peers FOLDER] [--folder /tmp]
 
 - *restore_memory*: from what a trainer that went without `close()` left in its node's memory. Base:
-  `Tensor.copy_`, tensor by tensor. None of the peers has this without a launcher of its own.
+  `Tensor.copy_`, tensor by tensor. It is the median of five copies in a row, since a single one
+  took between 0.03 and 0.2 s where a restore took 0.10 to 0.11. None of the peers has this without
+  a launcher of its own. For "hpckit" the `Checkpointer` is created before the state is filled with
+  zeros, so it has time to map the snapshot; for "hpckit, at once" it is created when the clock
+  starts, but outside of it. "shared memory" and "shared memory, mapped" are the copy alone, which
+  these two make. With `--mib 4 --width 64`, the times are what a restore costs without the bytes.
 - *restore_disk*: from files in the page cache, and *restore_disk_cold*: from the disk; before each
   arm, outside its time, all files are taken out of the page cache; what the disk itself caches
   stays. Base: a plain read of files of 64 MiB straight into the state's tensors, which neither
   looks at the bytes nor keeps the state whole if one is damaged. A plain read into one buffer of a
-  file's size, which stays in the processor's cache, is an arm beside it. hpckit's saves are raw.
+  file's size, which stays in the processor's cache, is an arm beside it. "plain read, kept" is what
+  a restore does at least that checks everything before it changes the state: it reads into new
+  memory and computes checksums, in threads, and then copies. hpckit's saves are raw.
 
 "hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
 is allocated after it has returned. "hpckit, fresh" is the same with `is_fresh=True`, as hpckit's
@@ -29,10 +37,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.checkpoint.bare_restores import BareCopies, BareReads
 from benchmarks.checkpoint.dcp_saves import Sync, alone
 from benchmarks.checkpoint.peer_saves import more_peers
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
@@ -41,15 +51,20 @@ from benchmarks.common.machine import forget, touch
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import holding
 from benchmarks.common.training_state import TrainingState
-from benchmarks.store.store_writers import FILE_BYTES, parts_of_files, write_plainly
+from benchmarks.store.store_writers import write_plainly
 
 COPY, READ, READ_BUFFER = "bare copy", "plain read into the state", "plain read into one buffer"
+SHARED, MAPPED, KEPT = "shared memory", "shared memory, mapped", "plain read, kept"
+TIERS = ("memory", "disk", "cold")
+COPIES = 5  # of which the median is the time of a bare copy
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=768)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--memory-rounds", type=int, default=12)
+    parser.add_argument("--tiers", nargs="+", choices=TIERS, default=list(TIERS))
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
@@ -63,10 +78,16 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
     bench = RestoreBench(TrainingState(settings.mib << 20, settings.width), folder)
     about = {k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items()}
     about["bytes"] = bench.nbytes
-    _measure("restore_memory", COPY, bench, bench.from_memory(), about)
-    bench.save(more_peers(settings.peers, folder, bench.trained))
-    _measure("restore_disk", READ, bench, bench.from_disk(), about)
-    _measure("restore_disk_cold", READ, bench, bench.from_disk(cold=True), about)
+    if "memory" in settings.tiers:
+        arms = bench.from_memory()
+        _measure("restore_memory", COPY, bench, arms, about, settings.memory_rounds)
+    if {"disk", "cold"} & set(settings.tiers):
+        bench.save(more_peers(settings.peers, folder, bench.trained))
+    if "disk" in settings.tiers:
+        _measure("restore_disk", READ, bench, bench.from_disk(), about, settings.rounds)
+    if "cold" in settings.tiers:
+        arms = bench.from_disk(cold=True)
+        _measure("restore_disk_cold", READ, bench, arms, about, settings.rounds)
     bench.close()
     print(f"{bench.nbytes / 1e9:.2f} GB")
 
@@ -77,6 +98,7 @@ def _measure(
     bench: RestoreBench,
     arms: Mapping[str, Callable[[], float]],
     about: Mapping[str, Any],
+    rounds: int,
 ) -> None:
     processor: dict[str, list[float]] = {arm: [] for arm in arms}
 
@@ -85,7 +107,7 @@ def _measure(
         processor[arm].append(bench.processor_s)
         return seconds
 
-    measured = interleave({arm: partial(measure, arm) for arm in arms}, about["rounds"] + 1)
+    measured = interleave({arm: partial(measure, arm) for arm in arms}, rounds + 1)
     for what, unit, found in ((name, "s", measured), (f"{name}_processor", "cpu s", processor)):
         kept = {arm: seconds[1:] for arm, seconds in found.items()}  # the first round warms up
         report(ArmComparison(what, base, unit, kept), about)
@@ -99,10 +121,10 @@ class RestoreBench:
         self.processor_s = 0.0  # processor time of this process in the arm that ran last
         self._state, self._folder = state, folder
         self._saved = {name: array.copy() for name, array in state.arrays.items()}
-        self._buffer = np.zeros(FILE_BYTES, np.uint8).data
-        self._copies = [tensor.clone() for tensor in self.trained.tensors.values()]
+        self._bare_copies: BareCopies | None = None
         self._from_disk: list[SaveMethod] = []
         self._plain, self._left = folder / "plain", folder / "left"
+        self._bare_reads = BareReads(state, self._plain)
         # two, for a trainer that comes to a run takes the place of the one that is there
         self._root, self._first_root = folder / "store", folder / "store-first"
 
@@ -113,7 +135,18 @@ class RestoreBench:
     def from_memory(self) -> dict[str, Callable[[], float]]:
         """The arms."""
         self._leave_a_snapshot(HpckitSaveMethod("hpckit", self._left, self.trained))
-        return {COPY: partial(self._timed, self._copy), "hpckit": self._left_in_memory}
+        self._bare_copies = bare = BareCopies(self._state, self.trained)
+        return {
+            COPY: partial(self._timed, bare.copy, times=COPIES),
+            SHARED: partial(
+                self._timed, partial(bare.from_shared_memory, is_mapped=False), times=COPIES
+            ),
+            MAPPED: partial(
+                self._timed, partial(bare.from_shared_memory, is_mapped=True), times=COPIES
+            ),
+            "hpckit": partial(self._left_in_memory, is_at_once=False),
+            "hpckit, at once": partial(self._left_in_memory, is_at_once=True),
+        }
 
     def save(self, more: list[SaveMethod]) -> None:
         """Restores once with every method."""
@@ -131,9 +164,11 @@ class RestoreBench:
 
     def from_disk(self, *, cold: bool = False) -> dict[str, Callable[[], float]]:
         """The arms."""
+        bare = self._bare_reads
         arms: dict[str, Callable[[], float]] = {
-            READ: partial(self._timed, self._read, cold=cold),
-            READ_BUFFER: partial(self._timed, self._read_one_buffer, cold=cold, fills=False),
+            READ: partial(self._timed, bare.read, cold=cold),
+            READ_BUFFER: partial(self._timed, bare.read_one_buffer, cold=cold, fills=False),
+            KEPT: partial(self._timed, bare.read_checked, cold=cold),
             "hpckit, first": partial(self._first, cold=cold, is_fresh=False),
             "hpckit, fresh": partial(self._first, cold=cold, is_fresh=True),
         }
@@ -144,28 +179,50 @@ class RestoreBench:
     def close(self) -> None:
         for way in self._from_disk:
             way.close()
+        if self._bare_copies is not None:
+            self._bare_copies.close()
 
     def _timed(
-        self, load: Callable[[], object], *, cold: bool = False, fills: bool = True
+        self,
+        load: Callable[[], object],
+        *,
+        cold: bool = False,
+        fills: bool = True,
+        times: int = 1,
+        prepare: Callable[[], object] = lambda: None,
     ) -> float:
+        """Returns the seconds of `load`: the median, if it is called several times."""
         for array in self._state.arrays.values():
             array.fill(0)
         if cold:
             forget(self._folder)
         touch(3 * self.nbytes)
-        begun_s, cpu_s = time.perf_counter(), time.process_time()
-        load()
-        seconds = time.perf_counter() - begun_s
-        self.processor_s = time.process_time() - cpu_s
+        prepare()
+        seconds, processor_s = list[float](), list[float]()
+        for _ in range(times):
+            begun_s, cpu_s = time.perf_counter(), time.process_time()
+            load()
+            seconds.append(time.perf_counter() - begun_s)
+            processor_s.append(time.process_time() - cpu_s)
+        self.processor_s = median(processor_s)
         if fills:
             for name, array in self._state.arrays.items():
                 if not np.array_equal(array, self._saved[name]):
                     raise AssertionError(f"{name} is not what was saved")
-        return seconds
+        return median(seconds)
 
-    def _left_in_memory(self) -> float:
-        way = HpckitSaveMethod("hpckit", self._left, self.trained, restore=False)
-        seconds = self._timed(way.load)
+    def _left_in_memory(self, *, is_at_once: bool) -> float:
+        found: list[HpckitSaveMethod] = []
+
+        def create() -> None:
+            found.append(HpckitSaveMethod("hpckit", self._left, self.trained, restore=False))
+
+        if is_at_once:
+            seconds = self._timed(lambda: found[0].load(), prepare=create)
+        else:
+            create()
+            seconds = self._timed(found[0].load)
+        way = found.pop()
         if way.tier != "memory":
             raise AssertionError(f"it was restored from the {way.tier}")
         self._leave_a_snapshot(way)
@@ -183,22 +240,6 @@ class RestoreBench:
         seconds = self._timed(way.load, cold=cold)
         way.close()
         return seconds
-
-    def _copy(self) -> None:
-        for target, source in zip(self.trained.tensors.values(), self._copies, strict=True):
-            target.copy_(source)
-
-    def _read(self) -> None:
-        for number, parts in enumerate(parts_of_files(self._state)):
-            with (self._plain / str(number)).open("rb", buffering=0) as file:
-                for part in parts:
-                    file.readinto(part)
-
-    def _read_one_buffer(self) -> None:
-        for path in sorted(self._plain.iterdir()):
-            with path.open("rb", buffering=0) as file:
-                while file.readinto(self._buffer):
-                    pass
 
 
 if __name__ == "__main__":
