@@ -12,6 +12,13 @@ The value of an arm is the mean of the steps between the return of the call that
 of its save, or the first step alone if the save ends before. The copy is made before that call
 returns (`overlap=False`), because `staging_stall` measures it. Without a save, the value is the
 mean of `--steps` steps.
+
+A save that ends sooner is beside fewer steps, each of which it slows down more. So it is also
+printed what a save costs training in all: the time of the steps from the return of the call to the
+end of the save, less as many steps without a save, in steps.
+
+"plain direct write" is the limit: another process on the core that saves writes as many bytes past
+the page cache and does nothing else (`direct_writer.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.checkpoint.dcp_saves import Async, KeptAsync, ProcessAsync, alone
+from benchmarks.checkpoint.direct_writer import DirectWrite
 from benchmarks.checkpoint.peer_saves import more_peers
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
@@ -71,11 +79,16 @@ def _compare(settings: argparse.Namespace, folder: Path, *, trains: int, saves: 
         "bytes": trainer.trained.nbytes,
         "cores": {"trains": trains, "saves": saves},
         "steps_per_save": steps,
+        "steps_lost": {arm: trainer.lost(arm, measured[IDLE])[1:] for arm in steps},
     }
     report(ArmComparison("interference", IDLE, "s per step", kept), about)
     print(f"{trainer.trained.nbytes / 1e9:.2f} GB")
     for arm, count in steps.items():
-        print(f"steps while a save is written: {count:3.0f}  {arm}")
+        lost = trainer.lost(arm, measured[IDLE])[1:]
+        print(
+            f"steps while a save is written: {count:3.0f}, steps that it costs: "
+            f"{median(lost):.2f} ({min(lost):.2f} to {max(lost):.2f})  {arm}"
+        )
 
 
 def _ways(
@@ -95,6 +108,7 @@ def _ways(
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
             *more_peers(peers, folder, trained),
+            DirectWrite(folder, trained.nbytes, budget.nice),
         ]
     return hpckit + others
 
@@ -111,10 +125,20 @@ class InterferenceTrainer:
         self.trained, self._idle_steps, self._saves = trained, steps, saves
         self._tokens = torch.randint(0, VOCAB, (1, TOKENS + 1))
         self.steps: dict[str, list[int]] = {}  # that counted, by arm and round
+        self._whole: dict[str, list[list[float]]] = {}  # seconds of all steps, by arm and round
 
     def arms(self, ways: list[SaveMethod]) -> dict[str, Callable[[], float]]:
         arms: dict[str, Callable[[], float]] = {IDLE: self._idle}
         return arms | {way.name: partial(self._beside, way) for way in ways}
+
+    def lost(self, arm: str, idle_s: list[float]) -> list[float]:
+        """Returns how many steps fewer were made because of the save of an arm, by round.
+
+        Args:
+            idle_s: seconds of a step without a save, by round.
+        """
+        rounds = zip(self._whole[arm], idle_s, strict=True)
+        return [sum(took_s) / alone_s - len(took_s) for took_s, alone_s in rounds]
 
     def step(self) -> float:
         """Returns the seconds that it took."""
@@ -139,6 +163,7 @@ class InterferenceTrainer:
             took_s.append(self.step())
         way.wait()
         way.clear()
+        self._whole.setdefault(way.name, []).append(took_s)
         whole = took_s[:-1] or took_s  # the save has ended in the last one
         self.steps.setdefault(way.name, []).append(len(whole))
         return mean(whole)

@@ -15,7 +15,7 @@ from checkpointing.save import process_exit
 from checkpointing.save.bucket_flow_control import SERVICE_DIED, BucketFlowControl
 from checkpointing.save.save_outcomes import OutcomeListener
 from checkpointing.save.save_plan import SavePlan
-from checkpointing.save.shipper import SaveRequest, SnapshotShipper
+from checkpointing.save.shipper import Claim, SaveRequest, SnapshotShipper
 from checkpointing.service.protocol.messages import dump_snapshot
 from checkpointing.service.snapshots import Generation, RankSnapshot, grids
 from checkpointing.staging.bucket_stager import BucketStager
@@ -89,11 +89,15 @@ class BucketShipper(SnapshotShipper):
         stager = self._stager
         self._client.register_arena(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
 
-    def claim(self, step: int, planned: SavePlan) -> int | str:
-        """Reserve the buckets for the state of `step`. Returns an index, or why no rank can save.
-        Collective."""
+    def claim(self, step: int, planned: SavePlan) -> Claim:
+        """Reserve the buckets for the state of `step`, of all ranks or of none. Collective."""
+        slot = self._claim_together(step, planned)
+        return lambda: slot
+
+    def _claim_together(self, step: int, planned: SavePlan) -> int | str:
+        """Returns an index, or why no rank can save. Collective."""
         why_not = self._problem
-        mine = self._slot_for(step, planned) if why_not is None else why_not
+        mine = self._begin_claim(step, planned)() if why_not is None else why_not
         why = self._refusals(step, mine if isinstance(mine, str) else None)
         if why is None:
             return mine
@@ -104,13 +108,16 @@ class BucketShipper(SnapshotShipper):
     def ship(
         self,
         request: SaveRequest,
-        slot: int,
+        claim: Claim,
         planned: SavePlan,
         leaves: Leaves,
         generation: Generation,
-    ) -> None:
+    ) -> str | None:
         """Copy everything, as fast as the service reads it. Collective; a failure on any rank is
         reported on each, as `fail` does."""
+        slot = claim()
+        if isinstance(slot, str):
+            return slot
         compared = planned.compared(leaves) if request.is_compared else []
         found = self._fingerprints(request, planned, take_fingerprints(compared))
         snapshot = self._snapshot(request, slot, planned, generation, found)
@@ -135,6 +142,7 @@ class BucketShipper(SnapshotShipper):
             self._emit_staged(request, snapshot.layout.bytes)
         else:
             self.fail(request.step, SaveError(failed))
+        return None
 
     def ship_restored(
         self,

@@ -149,12 +149,11 @@ class SavePipeline:
         self._schedule.note_saved(step)
 
     def _ship(self, request: SaveRequest, planned: SavePlan, leaves: Leaves) -> None:
-        slot = self.shipper.claim(request.step, planned)
-        if isinstance(slot, str):
-            self._outcomes.end(request.step, SaveStatus.GONE, slot)
-            self._events.emit(SaveSkipped(step=request.step, reason=slot))
-        else:
-            self.shipper.ship(request, slot, planned, leaves, self._generation.value)
+        claim = self.shipper.claim(request.step, planned)
+        why_not = self.shipper.ship(request, claim, planned, leaves, self._generation.value)
+        if why_not is not None:
+            self._outcomes.end(request.step, SaveStatus.GONE, why_not)
+            self._events.emit(SaveSkipped(step=request.step, reason=why_not))
 
 
 def _number(name: str, value: object) -> float:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,10 @@ from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.state.tree import Leaves
 
 logger = logging.getLogger("checkpointing")
+
+Claim: TypeAlias = Callable[[], "int | str"]
+"""Waits for the memory that was asked for, and returns the index of its slot, or why there is none.
+Whoever does not call it reports the step as failed."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +110,21 @@ class SnapshotShipper(ABC):
         """
 
     @abstractmethod
-    def claim(self, step: int, planned: SavePlan) -> int | str:
-        """Reserve memory for the state of `step`. Returns the index of its slot, or why there is
-        none."""
+    def claim(self, step: int, planned: SavePlan) -> Claim:
+        """Ask for memory for the state of `step`; the claim that is returned tells which."""
 
     @abstractmethod
     def ship(
         self,
         request: SaveRequest,
-        slot: int,
+        claim: Claim,
         planned: SavePlan,
         leaves: Leaves,
         generation: Generation,
-    ) -> None:
+    ) -> str | None:
         """Copy a state into the memory that was claimed and hand it over. Returns once everything
-        that may change at any time is copied."""
+        that may change at any time is copied: None, or why the state is not saved, if no memory is
+        free for it."""
 
     @abstractmethod
     def ship_restored(
@@ -171,13 +176,17 @@ class SnapshotShipper(ABC):
         self._outcomes.end(step, SaveStatus.GONE, why)
         self._events.emit(CheckpointFailed(step=step, error=why))
 
-    def _slot_for(self, step: int, planned: SavePlan) -> int | str:
-        """Returns a slot for the snapshot of `step`, or why there is none."""
+    def _begin_claim(self, step: int, planned: SavePlan) -> Claim:
+        """Ask the service for a slot for the snapshot of `step`."""
         try:
             self.send_layout(planned)
         except ServiceError as error:
-            return f"the node's checkpoint service: {error}"
-        slot = self._client.claim(step)
+            why = f"the node's checkpoint service: {error}"
+            return lambda: why
+        return partial(self._finish_claim, self._client.begin_claim(step))
+
+    def _finish_claim(self, claimed: Callable[[], int | None]) -> int | str:
+        slot = claimed()
         if slot is not None:
             return slot
         if not self._client.is_connected:

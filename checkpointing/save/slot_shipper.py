@@ -16,7 +16,7 @@ from checkpointing.connections import Connections
 from checkpointing.save import process_exit
 from checkpointing.save.save_outcomes import OutcomeListener
 from checkpointing.save.save_plan import SavePlan
-from checkpointing.save.shipper import SaveRequest, SnapshotShipper
+from checkpointing.save.shipper import Claim, SaveRequest, SnapshotShipper
 from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.replica_fingerprints import take_fingerprints
@@ -93,36 +93,42 @@ class SlotShipper(SnapshotShipper):
         stager = self._stager
         self._client.register_arena(stager.arena, stager.slots, stager.slot_bytes)
 
-    def claim(self, step: int, planned: SavePlan) -> int | str:
-        return self._slot_for(step, planned)
+    def claim(self, step: int, planned: SavePlan) -> Claim:
+        return self._begin_claim(step, planned)
 
     def ship(
         self,
         request: SaveRequest,
-        slot: int,
+        claim: Claim,
         planned: SavePlan,
         leaves: Leaves,
         generation: Generation,
-    ) -> None:
+    ) -> str | None:
         """Copy what may change at any time now, and the rest now or while training continues."""
         pieces = planned.pieces(leaves.tensors)
         compared = planned.compared(leaves) if request.is_compared else []
         if self._overlap and planned.later:
             early = len(pieces) - planned.later
-            under_way = self._stager.stage_overlapped(
-                pieces[:early], pieces[early:], slot, compared
-            )
+            # what has to be read first is read while the service chooses the slot
+            sample = self._stager.sample(pieces[:early], pieces[early:], compared)
+            slot = claim()
+            if isinstance(slot, str):
+                return slot
+            under_way = self._stager.stage_sampled(sample, slot)
             snapshot = self._snapshot(request, slot, planned, generation)
             self._handover = [
                 self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
             ]
-        else:
-            prints = take_fingerprints(compared)
-            self._stager.stage(pieces, slot)
-            found = self._fingerprints(request, planned, prints)
-            self._hand_over(
-                request, self._snapshot(request, slot, planned, generation, found), planned, None
-            )
+            return None
+        prints = take_fingerprints(compared)
+        slot = claim()
+        if isinstance(slot, str):
+            return slot
+        self._stager.stage(pieces, slot)
+        found = self._fingerprints(request, planned, prints)
+        snapshot = self._snapshot(request, slot, planned, generation, found)
+        self._hand_over(request, snapshot, planned, None)
+        return None
 
     def ship_restored(
         self,

@@ -11,13 +11,15 @@ not 0 either.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
 
 import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.format.replica_differences import NOT_TAKEN
@@ -28,10 +30,9 @@ PIECE = 1 << 10
 WHOLE = 64 << 10
 """Tensors of at most so many bytes are sampled whole."""
 
-_UNIT = 32 << 20  # bytes that one thread reads at a time
-_WORTH = 2 << 20  # bytes of a sample from which on a thread is started
+_UNIT = 16 << 20  # bytes that one thread reads at a time
+_GATHERED = 256 << 10  # bytes of pieces that are hashed together, in the cache of a core
 _WORDS = 1 << 24  # words that a device weights at a time
-_THREADS = min(4, os.cpu_count() or 1)
 # SplitMix64's, as signed integers
 _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
@@ -79,7 +80,13 @@ class TensorSample:
     write that changes everything in a tensor is always detected, and so is one to `stride + 1` KiB
     in a row; a write to a single piece is detected by one of `stride` samples in a row."""
 
-    def __init__(self, tensors: Sequence[Tensor], stride: int, phase: int = 0) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        stride: int,
+        phase: int = 0,
+        helper: Executor | None = None,
+    ) -> None:
         """
         Args:
             tensors: contiguous CPU tensors.
@@ -87,9 +94,10 @@ class TensorSample:
                 read. An odd number, because columns of most matrices are a power of 2 apart, and
                 would all be read or none.
             phase: which of the pieces, so that others are read next time.
+            helper: a thread that is running already and reads a part of it, if it gets to it.
         """
         self._stride, self._phase = stride, phase % stride
-        self._content = self._read(tensors)
+        self._content = self._read(tensors, helper)
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
         """Returns the indices of those of these tensors, which have the same number and sizes,
@@ -97,7 +105,7 @@ class TensorSample:
         now = self._read(tensors)
         return [i for i, (a, b) in enumerate(zip(self._content, now, strict=True)) if a != b]
 
-    def _read(self, tensors: Sequence[Tensor]) -> list[list[int]]:
+    def _read(self, tensors: Sequence[Tensor], helper: Executor | None = None) -> list[list[int]]:
         views = [as_bytes(tensor) if tensor.numel() else memoryview(b"") for tensor in tensors]
         units = [
             (number, view[start : start + _UNIT])
@@ -105,38 +113,49 @@ class TensorSample:
             for start in range(0, view.nbytes, _UNIT)
         ]
         found: list[list[int]] = [[] for _ in tensors]
-        for (number, _), digest in zip(units, self._digests(units), strict=True):
+        for (number, _), digest in zip(units, self._digests(units, helper), strict=True):
             found[number].append(digest)
         return found
 
-    def _digests(self, units: Sequence[tuple[int, memoryview]]) -> list[int]:
-        contents = [view for _, view in units]
-        threads = min(_THREADS, sum(view.nbytes for view in contents) // self._stride // _WORTH)
-        if threads < 2:
-            return [self._digest(view) for view in contents]
-        found = [0] * len(contents)
+    def _digests(
+        self, units: Sequence[tuple[int, memoryview]], helper: Executor | None
+    ) -> list[int]:
+        left, found = deque(range(len(units))), dict[int, int]()
 
-        def read(first: int) -> None:
-            for number in range(first, len(contents), threads):
-                found[number] = self._digest(contents[number])
+        def read(numbers: Iterable[int]) -> None:
+            room = np.empty((_GATHERED // PIECE, PIECE), np.uint8)
+            for number in numbers:
+                found[number] = self._digest(units[number][1], room)
 
-        with ThreadPoolExecutor(threads - 1, "fingerprint") as pool:
-            others = [pool.submit(read, first) for first in range(1, threads)]
-            read(0)
-            for other in others:
-                other.result()
-        return found
+        if helper is not None:
+            helper.submit(read, _taken(left.pop))
+        read(_taken(left.popleft))
+        # This thread does not wait for the other one, which may not be running at the moment.
+        read([number for number in range(len(units)) if number not in found])
+        return [found[number] for number in range(len(units))]
 
-    def _digest(self, view: memoryview) -> int:
+    def _digest(self, view: memoryview, room: NDArray[np.uint8]) -> int:
+        """Returns the digest of what is sampled of a unit, whose pieces are gathered in `room`."""
         if self._stride == 1 or view.nbytes <= max(WHOLE, self._stride * PIECE):
             return xxhash.xxh3_64_intdigest(view)
         blocks = view.nbytes // (PIECE * self._stride)
         size = blocks * PIECE * self._stride
         pieces = np.frombuffer(view[:size], np.uint8).reshape(blocks, self._stride, PIECE)
+        chosen = pieces[:, self._phase]
         hasher = xxhash.xxh3_64(view[:PIECE])
-        hasher.update(pieces[:, self._phase].tobytes())
+        for start in range(0, blocks, len(room)):
+            some = chosen[start : start + len(room)]
+            np.copyto(room[: len(some)], some)  # without the GIL, unlike tobytes()
+            hasher.update(room[: len(some)].data)
         hasher.update(view[size:])
         return hasher.intdigest()
+
+
+def _taken(take: Callable[[], int]) -> Iterator[int]:
+    """Yields what `take` returns until it raises IndexError."""
+    with suppress(IndexError):
+        while True:
+            yield take()
 
 
 def _pieces(cells: Tensor) -> Iterator[Tensor]:

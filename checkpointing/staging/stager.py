@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +38,9 @@ from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, plac
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
 _LARGEST_STRIDE = 33
 """Of the pieces that are copied while training continues, one in so many (by total size) is read
-when `save` is called, and compared with the copy. This takes 2 to 4 ms up to 512 MiB on two cores,
-and for more bytes well below a tenth of the time of a plain copy."""
+when `save` is called, and compared with the copy. For 0.6 GB this takes 2 ms of one core, and less
+where the thread that copies has a core to help (`benchmarks.checkpoint.staging_stall` measures it).
+"""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
@@ -46,8 +48,7 @@ _MOST_SMALL = 64 << 20
 """Bytes of small tensors that are copied before `save` returns."""
 
 
-@dataclass(frozen=True)
-class StagePiece:
+class StagePiece(NamedTuple):  # made for each tensor at each save
     """A box of a tensor that this rank stages.
 
     Attributes:
@@ -63,6 +64,26 @@ class StagePiece:
     box: Box | None = None
     shape: Shape | None = None
     offsets: Shape | None = None
+
+
+@dataclass(frozen=True)
+class StateSample:
+    """What was read of a state before a copy beside training.
+
+    Attributes:
+        sources: the cells of the pieces.
+        is_first: of each piece, whether it is copied before training continues.
+        versions: version counters of the others.
+        content: sampled content of those of the others that the CPU copies; None: there are none.
+        prints: fingerprints of what other ranks also hold; None: nothing is compared.
+    """
+
+    pieces: Sequence[StagePiece]
+    sources: list[Tensor]
+    is_first: Sequence[bool]
+    versions: Versions
+    content: TensorSample | None
+    prints: ReplicaFingerprints | None
 
 
 def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
@@ -169,36 +190,48 @@ class Stager:
 
         Raises: as `stage`.
         """
+        return self.stage_sampled(self.sample(now, later, compared), slot)
+
+    def sample(
+        self,
+        now: Sequence[StagePiece],
+        later: Sequence[StagePiece],
+        compared: Sequence[ComparedCells] = (),
+    ) -> StateSample:
+        """Read what is needed to detect writes beside a copy: the first part of `stage_overlapped`,
+        which needs no slot yet. Nothing may write to the tensors before `stage_sampled` returns."""
         self.settle()
         pieces = [*now, *later]
         sources = cells(pieces)
-        targets = self._targets_for(pieces, sources, slot)
         is_first = [True] * len(now) + _at_once(later, sources[len(now) :])
-        is_rest = [not first for first in is_first]
-        names = [piece.name for piece, is_late in zip(pieces, is_rest, strict=True) if is_late]
-        rest = pick(targets, sources, is_rest)
-        versions = Versions(
-            (piece.name, piece.tensor)
-            for piece, is_late in zip(pieces, is_rest, strict=True)
-            if is_late
-        )
+        rest = [at for at, first in enumerate(is_first) if not first]
+        versions = Versions((pieces[at].name, pieces[at].tensor) for at in rest)
         self._overlaps += 1
+        in_host = [sources[at] for at in rest if not sources[at].is_cuda]
+        stride = stride_for(sum(one.nbytes for one in in_host))
+        content = TensorSample(in_host, stride, self._overlaps, self._pool) if in_host else None
+        prints = ReplicaFingerprints(compared, self._overlaps) if compared else None
+        return StateSample(pieces, sources, is_first, versions, content, prints)
+
+    def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
+        """Copy what was sampled: the second part of `stage_overlapped`; raises as `stage`."""
+        targets = self._targets_for(sample.pieces, sample.sources, slot)
+        is_rest = [not first for first in sample.is_first]
+        names = [one.name for one, is_late in zip(sample.pieces, is_rest, strict=True) if is_late]
+        rest = pick(targets, sample.sources, is_rest)
         on_device, in_host = by_device(*rest)
-        stride = stride_for(sum(one.nbytes for one in in_host[1]))
-        sample = TensorSample(in_host[1], stride, self._overlaps) if in_host[0] else None
-        prints = ReplicaFingerprints(compared, self._overlaps)
-        copy_all(*pick(targets, sources, is_first))
+        copy_all(*pick(targets, sample.sources, sample.is_first))
         copying = self._pool.submit(self._copy_later, *in_host) if in_host[0] else None
-        taking = self._pool.submit(prints.take) if compared else None
+        prints, content = sample.prints, sample.content
         hosted = [name for name, one in zip(names, rest[1], strict=True) if not one.is_cuda]
         there = [name for name, one in zip(names, rest[1], strict=True) if one.is_cuda]
         self._overlap = Overlap(
             self._staged(slot),
-            versions,
+            sample.versions,
             copying,
             DeviceCopy(*on_device, there) if on_device[0] else None,
-            taking,
-            self._pool.submit(_torn, sample, in_host[0], hosted) if sample is not None else None,
+            self._pool.submit(prints.take) if prints is not None else None,
+            self._pool.submit(_torn, content, in_host[0], hosted) if content is not None else None,
         )
         return self._overlap
 

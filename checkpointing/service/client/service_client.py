@@ -7,7 +7,9 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from checkpointing.errors import CheckpointError, ServiceError
@@ -149,15 +151,26 @@ class ServiceClient:
         A service that does not answer is waited for once and not asked again until a message comes
         from it: a skipped save makes the newest checkpoint older, but waiting delays training.
         """
+        return self.begin_claim(step)()
+
+    def begin_claim(self, step: int) -> Callable[[], int | None]:
+        """Ask for a slot as `claim` does, without waiting. Returns the function that waits and
+        returns it. If that is not called, `unstaged` has to be."""
         try:
             link = self._present()
             if link.is_silent:
                 raise ServiceError("it still does not answer")
-            slot = link.request("claim", step=step, timeout_s=CLAIM_S)["slot"]
+            answer = link.begin_request("claim", step=step)
         except (ConnectionError, ServiceError) as error:
-            logger.warning("step %s is not saved: the checkpoint service: %s", step, error)
-            self._missed += 1
-            self.unstaged(step)
+            self._give_up_claim(step, error)
+            return lambda: None
+        return partial(self._finish_claim, step, answer)
+
+    def _finish_claim(self, step: int, answer: Callable[[float], dict[str, Any]]) -> int | None:
+        try:
+            slot = answer(CLAIM_S)["slot"]
+        except (ConnectionError, ServiceError) as error:
+            self._give_up_claim(step, error)
             return None
         if slot is None:
             self._note_reached(step)
@@ -167,6 +180,11 @@ class ServiceClient:
             self._reached = min(self._reached, step - 1)
             self._changes += 1
         return int(slot)
+
+    def _give_up_claim(self, step: int, error: Exception) -> None:
+        logger.warning("step %s is not saved: the checkpoint service: %s", step, error)
+        self._missed += 1
+        self.unstaged(step)
 
     def staged(self, snapshot: RankSnapshot) -> None:
         """Report that a snapshot is whole in its slot. A service that is gone learns of it when it

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from checkpointing.errors import CheckpointError, ServiceError
@@ -63,6 +64,17 @@ class ServiceConnection:
             ConnectionError: the service is gone.
             ServiceError: the service refuses, or does not answer in time.
         """
+        return self.begin_request(kind, fds=fds, **fields)(timeout_s)
+
+    def begin_request(
+        self, kind: str, *, fds: tuple[int, ...] = (), **fields: Any
+    ) -> Callable[[float], dict[str, Any]]:
+        """Send a request without waiting. Returns the function that waits for so many seconds and
+        returns the answer; it raises as `request`.
+
+        Raises:
+            ConnectionError: the service is gone.
+        """
         answer = _Answer()
         with self._lock:
             if self._ended:
@@ -71,13 +83,26 @@ class ServiceConnection:
             self._answers[number] = answer
         try:
             self._wire.send({"kind": kind, "number": number, **fields}, fds)
+        except BaseException:
+            self._forget(number)
+            raise
+        return partial(self._finish_request, kind, number, answer)
+
+    def _finish_request(
+        self, kind: str, number: int, answer: _Answer, timeout_s: float
+    ) -> dict[str, Any]:
+        try:
             if not answer.is_there_within(timeout_s):
                 self.is_silent = True
                 raise ServiceError(f"no answer to {kind!r} for {timeout_s:.0f} s")
             return answer.get()
         finally:
-            with self._lock:
-                self._answers.pop(number, None)
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Stop waiting for the answer to a request."""
+        with self._lock:
+            self._answers.pop(number, None)
 
     def close(self) -> None:
         """Close the connection and wait until its thread has ended."""

@@ -248,7 +248,7 @@ def _train(rank: Rank, pipe: Connection) -> None:
             rank=rank.number,
             world_size=rank.world_size,
         )
-    claim, staged = ServiceClient.claim, ServiceClient.staged
+    begin_claim, staged = ServiceClient.begin_claim, ServiceClient.staged
     tier = ["none"]
 
     def say(*words: object) -> None:
@@ -260,18 +260,23 @@ def _train(rank: Rank, pipe: Connection) -> None:
         if kind == "checkpoint_committed":
             say("committed", fields["step"])
 
-    def claimed(client: ServiceClient, step: int) -> int | None:
-        slot = claim(client, step)
-        if slot is not None:
-            say("begun", step)
-        return slot
+    def claiming(client: ServiceClient, step: int) -> Callable[[], int | None]:
+        claimed = begin_claim(client, step)
+
+        def finish() -> int | None:
+            slot = claimed()
+            if slot is not None:
+                say("begun", step)
+            return slot
+
+        return finish
 
     def told(client: ServiceClient, snapshot: RankSnapshot) -> None:
         staged(client, snapshot)
         say("staged", snapshot.step)
 
     with (
-        mock.patch.object(ServiceClient, "claim", claimed),
+        mock.patch.object(ServiceClient, "begin_claim", claiming),
         mock.patch.object(ServiceClient, "staged", told),
         mock.patch.object(memory_restore, "UNSEEN_S", 1.0),  # a node that was killed holds no parts
         mock.patch.dict(Stager.__init__.__kwdefaults__, {"copy_later": _slowly}),

@@ -361,7 +361,7 @@ except SaveError as error:
 
 
 def test_a_peer_that_dies_in_a_save_is_noticed_at_once(tmp_path: Path) -> None:
-    functions = ["claim", "staged"]
+    functions = ["begin_claim", "staged"]
     arguments = [[rank, function] for function in functions for rank in (0, 1)]
     assert run_forked(tmp_path, BEREFT_PROGRAM, *arguments) == [7, -9, 7, -9]
     for function in functions:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given
@@ -141,11 +144,24 @@ def test_a_change_of_a_column_is_seen() -> None:
         matrix[:, 3333] = 0
 
 
-def test_large_tensors_are_read_by_several_threads_to_the_same_end() -> None:
-    tensors = [torch.zeros(length, dtype=torch.uint8) for length in (70 << 20, 33 << 20, 1 << 20)]
-    sample = TensorSample(tensors, 2, 1)
+def test_what_a_helper_reads_is_the_same() -> None:
+    tensors = [torch.zeros(length, dtype=torch.uint8) for length in (30 << 20, 13 << 20, 1 << 20)]
+    with ThreadPoolExecutor(1) as helper:
+        sample = TensorSample(tensors, 2, 1, helper)
+    assert sample.changed(tensors) == []
     tensors[0][-1], tensors[2][0] = 1, 1
     assert sample.changed(tensors) == [0, 2]
+
+
+def test_a_helper_that_is_busy_is_not_waited_for() -> None:
+    tensors = [torch.zeros(9 << 20, dtype=torch.uint8)]
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as helper:
+        helper.submit(go_on.wait)
+        sample = TensorSample(tensors, 2, 1, helper)
+        go_on.set()
+    tensors[0] += 1
+    assert sample.changed(tensors) == [0]
 
 
 def test_what_is_small_is_sampled_whole() -> None:

@@ -288,6 +288,18 @@ def test_a_new_snapshot_waits_for_the_one_under_way(slow: SlowCopy) -> None:
     stager.close()
 
 
+def test_a_write_before_there_is_a_slot_is_detected() -> None:
+    """Between the two parts of `stage_overlapped`, where torch does not count it."""
+    tensor = torch.zeros(100_000)
+    stager = Stager(1)
+    sample = stager.sample([], [StagePiece("w", tensor)])
+    tensor.data.add_(1)
+    overlap = stager.stage_sampled(sample)
+    with pytest.raises(StageError, match="'w' changed while the snapshot was copied"):
+        overlap.result()
+    stager.close()
+
+
 def test_inference_tensors_are_copied_at_once(slow: SlowCopy) -> None:
     """torch does not count their changes."""
     with torch.inference_mode():
