@@ -43,6 +43,7 @@ class DirectWrite:
     def before_step(self) -> None: ...
 
     def is_done(self) -> bool:
+        assert self._process.stdout is not None
         if not self._is_done and select.select([self._process.stdout], [], [], 0)[0]:
             self.wait()
         return self._is_done

@@ -168,7 +168,9 @@ MAY_IMPORT_INSIDE = {
         *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
         *("data.cache", "data.read", "data.torch_internals"),
     },
-    "data.write": {"data.errors", "data.durable_files", "data.index", "data.read"},
+    "data.write": {
+        *("data.errors", "data.keyword_options", "data.durable_files", "data.index", "data.read"),
+    },
     "data": {
         *("data.errors", "data.source", "data.index", "data.order", "data.cache", "data.read"),
         *("data.wds", "data.write"),

@@ -43,7 +43,7 @@ def test_what_was_left_is_mapped_and_read_from_there(
     assert mapped_bytes(left.arena) == 0
     SnapshotMapping(left).wait()
     assert mapped_bytes(left.arena) == 17 * PAGE
-    monkeypatch.delattr(arenas.os, "preadv")  # the kernel copies nothing
+    monkeypatch.delattr(os, "preadv")  # the kernel copies nothing
     into = bytearray(LENGTH)
     left.arena.read_into(SLOT, memoryview(into))
     assert into == bytes([7]) * LENGTH
