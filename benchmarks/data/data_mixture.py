@@ -27,6 +27,7 @@ from benchmarks.common.scratch import scratch
 from benchmarks.data.data_sets import Samples
 from data import Dataset, Loader, mixed, open_dataset
 from data.order.sample_order import OrderOptions
+from data.read.batches.batch_fetcher import keep_freed_memory
 from data.read.sample_stream import SampleStream, SingleStream
 
 ONE, WIDE = "one dataset", "one dataset, one window"
@@ -53,6 +54,7 @@ def sample_us(stream: SampleStream, world: int) -> float:
 def locate_us(stream: SampleStream, world: int) -> float:
     """Returns microseconds of processor time per sample of a rank until it is known where it is."""
     loader = Loader(stream, global_batch=_ROWS * world, rank=0, world_size=world, threads=0)
+    keep_freed_memory()
     work = loader._plan.work(0)
     for _ in islice(work, _STEPS):
         pass
