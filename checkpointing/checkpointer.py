@@ -257,7 +257,8 @@ class Checkpointer:
                 state, such as "bits"; it is stored with the checkpoint. "": it has not.
 
         Raises:
-            TypeError, ValueError: something in `state` or `metrics` cannot be saved.
+            TypeError, ValueError: something in `state` or `metrics` cannot be saved, or a later
+                step was saved before.
             StageError: the node has not enough memory for the snapshots.
             SaveError: nothing has become durable for `max_unsaved` minutes, or ranks hold different
                 values, see `differing`.

@@ -66,7 +66,12 @@ class SavePipeline:
         started_s = time.monotonic()
         if is_last:
             self._finish_earlier()
-        if check_step(step) in self._started:
+        if check_step(step) < (newest := max(self._started, default=step)):
+            raise ValueError(
+                f"cannot save step {step} after step {newest}: give the number of all optimizer "
+                "steps of the run, not of an epoch; only restore returns to an earlier step"
+            )
+        if step in self._started:
             return
         numbers = {key: _number(key, value) for key, value in (metrics or {}).items()}
         if self._options.max_unsaved is not None and self._started:

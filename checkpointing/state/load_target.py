@@ -52,11 +52,6 @@ class LoadTarget:
         self._make(trees)
         self._problems = [one for item in self._items.values() for one in item.problems]
         self._problems += conflicts(self.leaves.containers, inventory)
-        self._problems += [
-            f"{name!r} was made in torch.inference_mode() and cannot be written to: clone it"
-            for name, tensor in self.leaves.tensors.items()
-            if tensor.is_inference()
-        ]
         self.read(inventory.values)
 
     def read(self, values: Mapping[str, Json]) -> None:

@@ -182,6 +182,20 @@ def test_values_that_no_message_holds_are_refused_with_advice(tmp_path: Path) ->
     assert check(tmp_path) == {2: [], 3: []}
 
 
+def test_a_step_before_one_that_was_saved_is_refused(tmp_path: Path) -> None:
+    """As the number of a step in its epoch: the service would keep the later one, for ever."""
+    ckpt, state = Checkpointer(tmp_path, run="r"), {"w": torch.ones(3)}
+    ckpt.save(3, state)
+    with pytest.raises(ValueError, match="cannot save step 2 after step 3: give the number of all"):
+        ckpt.save(2, state)
+    ckpt.wait()
+    ckpt.save(3, state)
+    assert ckpt.restore(state) == 3
+    ckpt.save(2, state)
+    ckpt.close()
+    assert check(tmp_path) == {2: [], 3: []}
+
+
 def test_an_interrupt_in_a_save_costs_that_save_alone(tmp_path: Path) -> None:
     ckpt, state = Checkpointer(tmp_path, run="r"), {"w": torch.ones(3)}
     with (

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -21,11 +22,17 @@ logging.info("below the default level")
 logging.warning("of rank %s", rank)
 
 CHILD = "import signal, sys; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+os.environ["TMPDIR"] = str(Path("temporary").absolute())
+Path("temporary").mkdir(exist_ok=True)
+TERMINAL = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 helper = Path("tools/helper.py").absolute()
 found = {
     "name": multiprocessing.current_process().name,
     "has_parent": multiprocessing.parent_process() is not None,
     "start_method": multiprocessing.get_start_method(allow_none=True),
+    "children": multiprocessing.Process().name,
+    "temporary": tempfile.gettempdir(),
+    "is_default": [signal.getsignal(number) is signal.SIG_DFL for number in TERMINAL],
     "is_main_thread_blocked": bool(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "can_end_children": subprocess.check_output([sys.executable, "-c", CHILD], text=True).strip(),
     "helper": subprocess.check_output([sys.executable, str(helper)], text=True).strip(),

@@ -64,6 +64,16 @@ def test_a_target_whose_elements_share_memory_is_refused() -> None:
         copy_quickly([expanded], [torch.randn(300, 400)])
 
 
+def test_tensors_of_inference_mode_are_written_to_and_others_still_count_their_changes() -> None:
+    with torch.inference_mode():
+        average = torch.zeros(2)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    version = weight._version
+    copy_quickly([average, weight], [torch.ones(2), torch.ones(2)])
+    assert average.tolist() == weight.tolist() == [1, 1]
+    assert weight._version > version
+
+
 def test_a_backward_pass_that_needs_the_old_content_fails() -> None:
     weight = torch.nn.Parameter(torch.randn(200, 200))
     loss = (weight * weight).sum()

@@ -65,15 +65,6 @@ def test_an_optimizer_needs_its_module() -> None:
         to_save({"a": a, "optimizer": adam(b)})
 
 
-def test_a_tensor_that_cannot_be_written_to_is_named_before_anything_changes() -> None:
-    with torch.inference_mode():
-        average = torch.zeros(2)
-    target = LoadTarget({"average": average})
-    target.form(Inventory({"average": ((2,), "float32")}, {}))
-    (problem,) = target.wants().problems
-    assert problem.startswith("'average' was made in torch.inference_mode()")
-
-
 def test_an_optimizer_that_has_not_stepped_has_no_state() -> None:
     model = nn.Linear(2, 1)
     optimizer = adam(model)
