@@ -21,7 +21,6 @@ from hpckit.config.spec_parser import SpecError, read_spec, spec_values
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec
-from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
 from hpckit.submit.program.program_command import SEPARATOR, split, unread_key_problems
 from hpckit.system.atomic_files import read_json
@@ -144,6 +143,8 @@ def _extension_problems(run: RunDir, before: RunSpec, after: RunSpec) -> list[st
     """Returns the problem if a run that is to get more steps has nothing to continue from."""
     if not _gets_longer(before, after) or read_json(run.verdict) is None:
         return []
+    from hpckit.submit.newest_checkpoint import newest_step  # imports the events of a run
+
     try:
         newest = newest_step(after, run)
     except CheckpointError as error:
@@ -256,6 +257,8 @@ def _store_problems(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
     here, there = checkpoint_root(before, run), checkpoint_root(after, run)
     if here == there:
         return []
+    from hpckit.submit.newest_checkpoint import newest_step
+
     try:
         newest, found = (newest_step(one, run) for one in (before, after))
     except CheckpointError as error:
