@@ -1,5 +1,5 @@
 """Loads YAML documents of plain data without aliases, such as the spec of a run. A command that
-reads none does not import this module: PyYAML costs it 10 ms of processor time."""
+reads none does not import this module: PyYAML costs 10 ms of processor time."""
 
 from __future__ import annotations
 

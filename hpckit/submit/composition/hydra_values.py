@@ -38,9 +38,9 @@ _OWN_OPTIONS = True
 
 def leave_out_own_options() -> None:
     """Has all compositions of this process do without the options of Hydra's own groups: launcher,
-    sweeper, logging, help. They are nine of the thirty files that it reads, a fifth of the time,
-    and no value of a spec is of them. A config that chooses or changes such an option is refused
-    then, and has to be composed with them, by another process."""
+    sweeper, logging, help. They are nine of the thirty files that Hydra reads, a third of the time
+    of composing, and no value of a spec is of them. A config that chooses or changes such an option
+    is refused then, and has to be composed with them, by another process."""
     global _OWN_OPTIONS
     own = ConfigStore.instance().repo["hydra"]["config.yaml"].node
     with open_dict(own):

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.config.config_trees import conf_dir
 from hpckit.config.spec_error import SpecError
 from hpckit.config.spec_parser import dump_spec
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.composition.composed_values import ComposedValues
-from hpckit.submit.composition.composition_process import CompositionProcess, begin_composition
+from hpckit.submit.composition.composition_process import (
+    CompositionProcess,
+    _compose,
+    begin_composition,
+)
+from hpckit.submit.composition.hydra_values import compose_values
 from hpckit.submit.preflight.checks import with_absolute_paths
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 
@@ -72,6 +78,34 @@ FAILURES = [refused, warned, killed, no_plain_data, no_text_as_key, ended]
 @pytest.mark.parametrize("compose", FAILURES)
 def test_only_what_went_well_is_answered(compose: Callable[[], ComposedValues]) -> None:
     assert CompositionProcess(compose).result() is None
+
+
+def test_a_process_composes_as_the_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the options of Hydra's own groups out."""
+    monkeypatch.chdir(tmp_path)
+    words = ["model=gpt_nano", "train.seed=7", "hydra.verbose=true"]
+    assert CompositionProcess(lambda: _compose(words)).result() == compose_values(words, conf_dir())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "hydra:\n  job_logging: {version: 1}\n",
+        "hydra:\n  launcher: {jobs: 1}\n",
+        "defaults: [override /hydra/job_logging: none]\n",
+    ],
+    ids=["values", "unknown", "option"],
+)
+def test_a_config_with_options_of_hydra_is_left_to_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str
+) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{lines}")
+    monkeypatch.chdir(tmp_path)
+    words = ["model=gpt_nano", "experiment=mine"]
+    assert CompositionProcess(lambda: _compose(words)).result() is None
 
 
 def test_a_command_whose_children_are_reaped_by_the_kernel_composes_itself() -> None:
