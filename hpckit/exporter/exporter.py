@@ -8,27 +8,36 @@ present values.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from hpckit.config.spec import PrometheusSpec
 from hpckit.events.event_log import EventLog, EventTail
 from hpckit.events.schema import Degraded, DegradedSubject
-from hpckit.exporter.endpoint import Endpoint
-from hpckit.exporter.exposition import MetricSample, exposition
+from hpckit.exporter.exposition import CONTENT_TYPE, MetricSample, exposition
 from hpckit.exporter.run_metrics import RunMetrics
-from hpckit.exporter.textfile import file_of, publish, remove_stale
 from hpckit.ipc.heartbeat_table import Heartbeat
 from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import write_text
 
 log = logging.getLogger(__name__)
 
 Slots = Callable[[], Sequence[Heartbeat]]
 CLOSE_S = 2.0
 """Seconds to wait for a hanging disk before the agent ends without the exporter."""
+PATIENCE_S = 5.0
+"""Seconds of silence after which a client's connection is closed."""
+STALE_S = 3600.0
+"""Seconds without a write after which a file belongs to an agent that was killed."""
+_PREFIX, _SUFFIX = "hpckit-", ".prom"
 
 
 @dataclass(frozen=True)
@@ -152,3 +161,66 @@ def worker_samples(
         yield MetricSample("hpckit_worker_heartbeat_age_seconds", labels, age_s)
         if slot.memory:
             yield MetricSample(f"hpckit_worker_{where}_memory_peak_bytes", labels, slot.memory)
+
+
+class Endpoint:
+    """An HTTP endpoint that answers GET /metrics in a thread until it is closed.
+
+    Raises:
+        OSError: the address is taken, or not of this machine.
+    """
+
+    def __init__(self, address: str, port: int, page: Callable[[], str]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = PATIENCE_S
+
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] != "/metrics":
+                    self.send_error(404, "the only page is /metrics")
+                    return
+                text = page().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                """Drops the message, as requests do not belong in the agent's log."""
+
+        self._server = ThreadingHTTPServer((address, port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="endpoint", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def file_of(folder: Path, run: str, node: int) -> Path:
+    """Returns the file of node `node` of the run, in a folder that the textfile collector of
+    node_exporter reads."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", run)
+    return folder / f"{_PREFIX}{plain}-n{node}{_SUFFIX}"
+
+
+def publish(path: Path, text: str) -> None:
+    """Writes `text` to `path` atomically and readable for all, as node_exporter is another user.
+    The file need not survive the node, so it is not synced to disk. Raises OSError."""
+    write_text(path, text, mode=0o644, is_durable=False)
+
+
+def remove_stale(folder: Path, now_s: float | None = None) -> None:
+    """Removes files of this user that killed agents left; `now_s` is in seconds since the epoch.
+    Raises OSError if there is no such folder."""
+    now_s = time.time() if now_s is None else now_s
+    for path in [*folder.glob(f"{_PREFIX}*{_SUFFIX}"), *folder.glob(f".{_PREFIX}*{_SUFFIX}.*")]:
+        with suppress(OSError):  # another agent removed it first
+            about = path.lstat()
+            if about.st_uid == os.getuid() and now_s - about.st_mtime > STALE_S:
+                path.unlink()

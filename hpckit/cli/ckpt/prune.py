@@ -9,22 +9,27 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from checkpointing.retention import KeepPolicy, parse_keep
 from checkpointing.store.deletion import deletion_marks
 from checkpointing.store.deletion.checkpoint_prune import PruneChoice, PruneResult, prune
 from checkpointing.store.deletion.pack_sweep import GRACE_S, SweepResult, sweep
-from checkpointing.store.deletion.prune_preview import sound_choices
+from checkpointing.store.deletion.prune_preview import (
+    PrunePlan,
+    is_changed,
+    plan_prune,
+    sound_choices,
+)
 from checkpointing.store.inspection.integrity_check import IntegrityProblem
 from checkpointing.store.sessions import session_leases
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.prune_plan import make_plan, plan_record, print_plan
 from hpckit.cli.ckpt.store_location import opened
-from hpckit.cli.common.command_output import CommandOutput, count, listing, size
+from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table
 from hpckit.cli.common.run_argument import JsonOption, YesOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption
-from hpckit.report.checkpoints.prune_summary import unknown_names
+from hpckit.report.checkpoints.prune_summary import describe_plan, fate_of, unknown_names
 
 SLACK_S = 0.5  # additional wait after the grace period, as clocks are coarse
 
@@ -81,10 +86,10 @@ def prune_run(
                 "removed); nothing was removed"
             )
         if dry_run or not yes:
-            plan = make_plan(at.store, choices, out)
-            print_plan(plan, out)
+            plan = _make_plan(at.store, choices, out)
+            _print_plan(plan, out)
             if dry_run:
-                body = {"store": at.store.url, "run": name, **plan_record(plan)}
+                body = {"store": at.store.url, "run": name, **_plan_record(plan)}
                 out.document({**body, "damaged": damaged})
                 return DAMAGED if plan.problems or damaged else 0
             if not typer.confirm("Remove this?", err=True):
@@ -192,3 +197,55 @@ def _plain(result: PruneResult, swept: SweepResult) -> dict[str, Any]:
         "spared": result.spared,
         "swept": asdict(swept),
     }
+
+
+def _make_plan(store: Store, choices: Sequence[PruneChoice], out: CommandOutput) -> PrunePlan:
+    """Compute the plan, and show how far that is."""
+    with out.counting("reading tables", len(store.manifests())) as on_checkpoint:
+        return plan_prune(store, choices, on_checkpoint)
+
+
+def _print_plan(plan: PrunePlan, out: CommandOutput) -> None:
+    """Print a line for each checkpoint, and what the whole prune frees."""
+    rows = table(
+        "step", "id", "fate", "frees", "why", right=("step", "frees"), folded=("fate", "why")
+    )
+    for choice in plan.choices:
+        frees = plan.alone.get(choice.found.stored.save, 0)
+        rows.add_row(
+            str(choice.step),
+            choice.id,
+            _fate(choice),
+            size(frees) if is_changed(choice) else "",
+            clean("; ".join(choice.decision.reasons)),
+        )
+    out.table(rows)
+    for save, problem in plan.problems.items():
+        out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
+    if plan.problems:
+        out.line("what it needs is unknown: less than stated is freed, perhaps nothing")
+    out.line(describe_plan(plan))
+
+
+def _plan_record(plan: PrunePlan) -> dict[str, Any]:
+    """Return the plan as JSON values."""
+    return {
+        "checkpoints": [
+            {
+                "step": choice.step,
+                "id": choice.id,
+                "goes": choice.decision.goes,
+                "drops": list(choice.drops),
+                "reasons": list(choice.decision.reasons),
+                "frees": plan.alone.get(choice.found.stored.save, 0),
+            }
+            for choice in plan.choices
+        ],
+        "freed": asdict(plan.freed),
+        "problems": {f"{s.run}/{s.id}": text for s, text in plan.problems.items()},
+    }
+
+
+def _fate(choice: PruneChoice) -> Text:
+    colour = "red" if choice.decision.goes else "yellow" if choice.drops else "green"
+    return Text(clean(fate_of(choice)), colour)

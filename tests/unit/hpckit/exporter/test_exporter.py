@@ -16,9 +16,8 @@ import pytest
 
 from hpckit.config.spec import PrometheusSpec
 from hpckit.events.event_log import EventLog, read_events
-from hpckit.exporter.exporter import Exporter
+from hpckit.exporter.exporter import STALE_S, Exporter, file_of, publish, remove_stale
 from hpckit.exporter.exposition import CONTENT_TYPE
-from hpckit.exporter.textfile import STALE_S, file_of, publish, remove_stale
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.rundir.directory import RunDir
 from hpckit.trainer.torchrun.free_port import free_port
