@@ -17,10 +17,14 @@ def masked(text: str) -> str:
     return _QUERY.sub("?…", USER.sub("", text))
 
 
+def is_url(place: str) -> bool:
+    """Return whether something is read from a source rather than from a local path."""
+    return "://" in place or place.startswith("pipe:")
+
+
 def shown(place: Path | str) -> Path | str:
     """Return a path as it is, whose `?` is no query, and a URL `masked`."""
-    is_url = isinstance(place, str) and ("://" in place or place.startswith("pipe:"))
-    return masked(str(place)) if is_url else place
+    return masked(place) if isinstance(place, str) and is_url(place) else place
 
 
 class DataError(Exception):

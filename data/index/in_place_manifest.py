@@ -2,7 +2,6 @@
 are not stored."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import numpy.typing as npt
 from data.index.column_container import Column, narrow
 from data.index.manifest import Manifest
 from data.index.shard.shard_index import ShardIndex
-from data.index.tar.tar_walk import Read
 from data.index.token_files.token_file import TokenFile
-from data.source.protocol import ObjectSource
 
 KEY_DIGITS = 12
 """The key of a sample is its number in the dataset, in so many digits."""
@@ -42,16 +39,7 @@ class InPlaceManifest(Manifest, ABC):
     def file_bytes(self, i: int) -> int:
         return self.file_of(i).bytes
 
-    def open_shard(
-        self,
-        i: int,
-        *,
-        source: ObjectSource | None = None,
-        index_folder: Path | None = None,
-        passing: Read | None = None,
-        whole: bool = False,
-        content: bool = False,
-    ) -> ShardIndex:
+    def open_shard(self, i: int, **unused: object) -> ShardIndex:
         """Return the index of shard i; the arguments are not used, as the file is read in place.
 
         Raises ShardError if the file has changed since it was opened.

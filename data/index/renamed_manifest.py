@@ -14,7 +14,7 @@ from data.index.manifest_rows import KIND, pack_rows, row_of
 from data.index.shard.shard_index import ShardIndex
 from data.index.tar.member_names import is_meta
 from data.index.tar.sample_grouping import SampleGrouping
-from data.index.tar.tar_walk import Read, TarWalk, walk
+from data.index.tar.tar_walk import TarWalk, walk
 from data.source.address import masked
 from data.source.protocol import ObjectSource
 
@@ -31,14 +31,7 @@ class RenamedManifest(Manifest):
         self._indexes = list(indexes)
 
     def open_shard(
-        self,
-        i: int,
-        *,
-        source: ObjectSource | None = None,
-        index_folder: Path | None = None,
-        passing: Read | None = None,
-        whole: bool = False,
-        content: bool = False,
+        self, i: int, *, source: ObjectSource | None = None, **unused: object
     ) -> ShardIndex:
         """Return the index of shard i, which must have the size that it had; the headers are
         compared as samples are read. Raises ShardError."""

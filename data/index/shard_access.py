@@ -10,6 +10,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from data.errors import DataError, ShardError
+from data.errors import is_url as is_url
 from data.index.tar.read_window import REMOTE_FAR_BYTES, REMOTE_NEAR_BYTES, ReadWindow
 from data.index.tar.tar_walk import Read
 from data.source.address import masked
@@ -30,11 +31,6 @@ class ShardScanInput:
     read: Read
     scan: Read
     """Reads like `read`, and is made for many small reads at increasing offsets."""
-
-
-def is_url(shard: str) -> bool:
-    """Return whether a shard is read from a source rather than from a local path."""
-    return "://" in shard or is_pipe(shard)
 
 
 def is_pipe(shard: str) -> bool:
