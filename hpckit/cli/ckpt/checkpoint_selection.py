@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from checkpointing.store import catalog, pins_and_labels
 from checkpointing.store.catalog import CatalogEntry, CheckpointInfo
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.store_location import StoreLocation
-from hpckit.cli.common.command_output import listing, when
+from hpckit.cli.common.command_output import clean, listing, when
 from hpckit.cli.common.store_errors import CommandUsageError
 
 _ID = re.compile(r"\d{1,10}(-[0-9a-f]{0,8})?")
@@ -65,6 +65,17 @@ def pick(
             return _newest(same)
     matching = [info for info in infos if _ID.fullmatch(text) and info.id.startswith(text)]
     return _one(matching, infos, text, where)
+
+
+def unmatched(globs: Sequence[str], what: str, names: Iterable[str]) -> CommandUsageError:
+    """Return the error for a --tensor that selects nothing.
+
+    Args:
+        what: the subject of the sentence, as "no tensor".
+        names: those that could have been selected.
+    """
+    there = listing([clean(name) for name in names], 3)
+    return CommandUsageError(f"--tensor: {what} is {' or '.join(globs)}; there are {there}")
 
 
 def checkpoint_label(info: CheckpointInfo) -> str:

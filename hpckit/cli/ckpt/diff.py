@@ -19,7 +19,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
     matches,
     measured,
 )
-from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
+from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose, unmatched
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
@@ -32,7 +32,7 @@ from hpckit.cli.common.command_output import (
     table,
 )
 from hpckit.cli.common.run_argument import JsonOption
-from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
+from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import (
     change_cells,
@@ -97,11 +97,9 @@ def diff(
 
 
 def _require_match(globs: Sequence[str] | None, sides: Sequence[Checkpoint]) -> None:
-    names = (name for one in sides for name in (*one.tensors(), *one.values()))
+    names = dict.fromkeys(name for one in sides for name in (*one.tensors(), *one.values()))
     if globs and not any(matches(name, globs) for name in names):
-        raise CommandUsageError(
-            f"--tensor: nothing in A or B is {' or '.join(globs)}; hpckit ckpt show lists the names"
-        )
+        raise unmatched(globs, "nothing in A or B", names)
 
 
 def _print_sides(out: CommandOutput, chosen: Sequence[SelectedCheckpoint]) -> None:

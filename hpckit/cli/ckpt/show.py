@@ -17,7 +17,7 @@ from checkpointing.format.values.json_values import Json, readable
 from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.inspection.checkpoint_diff import matches
 from checkpointing.store.pins_and_labels import label_of, readable_marks
-from hpckit.cli.ckpt.checkpoint_selection import choose
+from hpckit.cli.ckpt.checkpoint_selection import choose, unmatched
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
     Cell,
@@ -25,7 +25,6 @@ from hpckit.cli.common.command_output import (
     clean,
     count,
     fitted_table,
-    listing,
     number,
     ratio,
     size,
@@ -33,7 +32,7 @@ from hpckit.cli.common.command_output import (
     when,
 )
 from hpckit.cli.common.run_argument import JsonOption
-from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
+from hpckit.cli.common.store_errors import DAMAGED, guarded
 from hpckit.cli.common.store_options import PlaceArg, RunOption, StepArg, TensorOption
 from hpckit.report.checkpoints.tensor_changes import short
 
@@ -97,8 +96,7 @@ def show(
     every = {n: v for t in tables.values() for n, v in t.values.items()}
     values = {n: readable(v) for n, v in every.items() if matches(n, tensor)}
     if tensor and not wanted and not values and rows:
-        names = listing([clean(r.name) for r in rows], 3)
-        raise CommandUsageError(f"--tensor: no tensor is {' or '.join(tensor)}; there are {names}")
+        raise unmatched(tensor, "no tensor", (r.name for r in rows))
     most = max(len(wanted), len(values)) if all_ else limit
     _print_header(out, chosen.found, at.store.url, labels, metrics)
     _print_tensors(out, wanted, most)
