@@ -18,7 +18,7 @@ import psutil
 
 from hpckit.config.entry_points import IMAGES
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import parse_spec, spec_values
+from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.submit.compose import compose_spec
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -70,6 +70,17 @@ def make_spec(
 ) -> RunSpec:
     """As `make_values`, a valid spec."""
     return parse_spec(make_values(changes, cluster, **options))
+
+
+def violations_of(
+    changes: Mapping[str, Any] | None = None, cluster: str = "local", **options: str
+) -> list[str]:
+    """What a spec as of `make_spec` is refused for, a line each; empty if it is valid."""
+    try:
+        make_spec(changes, cluster, **options)
+    except SpecError as error:
+        return error.violations
+    return []
 
 
 @contextmanager

@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 
 from hpckit.config.parallel_degrees import degrees, describe
 from hpckit.config.spec import ParallelSpec
-from hpckit.config.spec_parser import SpecError
-from tests.unit.hpckit.specs_and_processes import make_spec
+from tests.unit.hpckit.specs_and_processes import make_spec, violations_of
 
 FOUR = {"launch.nodes": 4}
 
 
 def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str]:
-    try:
-        make_spec(changes, model=model)
-    except SpecError as error:
-        return error.violations
-    return []
+    return violations_of(changes, model=model)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
-from hpckit.config.spec_parser import SpecError
-from tests.unit.hpckit.specs_and_processes import make_spec
+from tests.unit.hpckit.specs_and_processes import violations_of
 
 TWO = {"launch.nodes": 2, "parallel.shard": 1}
 FP8 = {"precision.compute": "fp8", "cluster.device": "cuda"}
@@ -18,11 +17,7 @@ IMAGES_OF = {"augment": True, "label_smoothing": 0.1}
 
 
 def complaints(model: str, changes: dict[str, Any]) -> list[str]:
-    try:
-        make_spec(changes, model=model)
-    except SpecError as error:
-        return error.violations
-    return []
+    return violations_of(changes, model=model)
 
 
 @pytest.mark.parametrize(

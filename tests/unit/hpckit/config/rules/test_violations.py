@@ -10,28 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.config.rules.violations import nodes_of_generation, violations
-from hpckit.config.spec_parser import SpecError
 from tests.effort import times
-from tests.unit.hpckit.specs_and_processes import make_spec
+from tests.unit.hpckit.specs_and_processes import make_spec, violations_of
 
 CANARY = {"debug.canary.mode": "check", "debug.canary.file": "golden.json"}
 SMALL = st.integers(1, 12)
 WSD = {"optim.schedule": "wsd", "optim.decay_ratio": 0.1}
 
 
-def complaints(changes: dict[str, Any]) -> list[str]:
-    try:
-        make_spec(changes)
-    except SpecError as error:
-        return error.violations
-    return []
-
-
 @pytest.mark.parametrize("cache", [{}, {"data.cache": "/local/me", "data.cache_gb": 0}])
 def test_nodes_share_caches_only_if_there_are_some(cache: dict[str, Any]) -> None:
-    (line,) = complaints({"data.cache_peers": True, **cache})
+    (line,) = violations_of({"data.cache_peers": True, **cache})
     assert line.startswith("data.cache_peers: ")
-    assert not complaints({"data.cache_peers": True, "data.cache": "/local/me"})
+    assert not violations_of({"data.cache_peers": True, "data.cache": "/local/me"})
 
 
 @settings(max_examples=times(200), deadline=None)
@@ -58,7 +49,7 @@ def test_every_planned_world_splits_the_batch_evenly_or_is_refused(
 def test_a_batch_that_does_not_divide_is_told_one_that_does(
     samples: int, nodes: int, advice: str
 ) -> None:
-    (line,) = complaints(
+    (line,) = violations_of(
         {"train.global_batch": samples, "launch.nodes": nodes, "train.micro_batch": 1}
     )
     assert line.startswith("train.global_batch: ")
@@ -67,7 +58,7 @@ def test_a_batch_that_does_not_divide_is_told_one_that_does(
 
 
 def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
-    (line,) = complaints({"train.global_batch": 16, "train.micro_batch": 6})
+    (line,) = violations_of({"train.global_batch": 16, "train.micro_batch": 6})
     assert line.startswith("train.micro_batch: 6 does not divide the 16 samples")
 
 
@@ -107,7 +98,7 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
     ],
 )
 def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any], key: str) -> None:
-    (line,) = complaints(changes)
+    (line,) = violations_of(changes)
     assert line.startswith(f"{key}: ")
 
 
@@ -116,12 +107,12 @@ def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any]
 def test_gradients_cannot_be_compared_where_no_rank_computes_all(
     degree: str, changes: dict[str, Any]
 ) -> None:
-    found = complaints({"checkpoint.certify": "auto", degree: 2, "launch.nodes": 2, **changes})
+    found = violations_of({"checkpoint.certify": "auto", degree: 2, "launch.nodes": 2, **changes})
     assert any(line.startswith(f"checkpoint.certify: must be null with {degree}") for line in found)
 
 
 def test_all_that_an_optimizer_has_no_use_for_is_said_at_once() -> None:
-    found = complaints({"optim.momentum": 0.9, "optim.decay_ratio": 0.1, "optim.scale": "sqrt"})
+    found = violations_of({"optim.momentum": 0.9, "optim.decay_ratio": 0.1, "optim.scale": "sqrt"})
     assert [line.split(":")[0] for line in found] == [
         "optim.momentum",
         "optim.decay_ratio",
@@ -150,7 +141,7 @@ def test_all_that_an_optimizer_has_no_use_for_is_said_at_once() -> None:
     ],
 )
 def test_what_works_is_let_through(changes: dict[str, Any]) -> None:
-    assert complaints(changes) == []
+    assert violations_of(changes) == []
 
 
 def test_without_a_drill_every_generation_has_the_nodes_of_the_job() -> None:
