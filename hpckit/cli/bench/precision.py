@@ -89,7 +89,8 @@ def precision(
         folder = (Path(work.spec.root).expanduser() / name).resolve()
         samples = epoch_samples or (2048 if work.images is None else TRAINED)
         runs, failures = _train(work, names, epochs, samples, folder, out)
-        sizes = _look_for_batch(work, names, most_batch, step_seconds, folder, out, batches)
+        search = work, names, most_batch, step_seconds, folder, out
+        sizes = _look_for_batch(*search) if batches else None
         found = PrecisionFigures(tuple(runs), failures, sizes)
         _print(out, found)
         out.fact("runs", str(folder))
@@ -165,56 +166,34 @@ def _look_for_batch(
     step_s: float,
     folder: Path,
     out: CommandOutput,
-    is_wanted: bool,
 ) -> BatchSizeReport | None:
-    """Return the timings of batches; None: they are not wanted, or could not be made, of which the
-    user is informed. What was trained before is not lost by it."""
-    from hpckit.config.spec_parser import SpecError
-
-    if not is_wanted:
-        return None
-    try:
-        return _time_batches(work, names, most, step_s, folder, out)
-    except (CommandError, SpecError, OSError) as error:
-        out.note(f"the best batch is not known: {error}")
-        return None
-
-
-def _time_batches(
-    work: MeasuredWorkload,
-    names: Sequence[str],
-    most: int,
-    step_s: float,
-    folder: Path,
-    out: CommandOutput,
-) -> BatchSizeReport:
-    """Return the timings of batches of growing size on one rank.
-
-    Raises:
-        SpecError: the run cannot have a single rank.
-        CommandError: it did not reach its end.
-        OSError: it has left no report.
-    """
+    """Return the timings of batches of growing size on one rank; None: they could not be made, of
+    which the user is informed. What was trained before is not lost by it."""
     from hpckit.cli.bench.measured_runs import prepared_runs
     from hpckit.cli.bench.measured_workload import with_images
     from hpckit.cli.bench.short_run import short_run_words
+    from hpckit.config.spec_parser import SpecError
     from hpckit.submit.composition.hydra_values import quoted
     from hpckit.trainer.measurement.batch_size_figures import REPORT
 
     file = folder / "batches.json"
     search = f"precisions: [{','.join(names)}], most: {most}, step_s: {step_s}"
     search += f", output: {quoted(str(file))}"
-    words = [
-        *with_images(work, folder, is_validated=False),
-        *short_run_words("batches", str(folder), 1),
-        *("launch.nodes=1", "launch.nproc_per_node=1", "train.trace_share=0"),
-        f"hang.first_step_s={_SEARCH_S}",  # all of the search is one step
-        *(f"entry={_ENTRY}", f"user_config={{{search}}}"),
-    ]
-    (run,) = prepared_runs("hpckit bench precision", [words], out)
-    with out.waiting("looking for the best batch"):
-        run.carry_out()
-    return REPORT.validate_json(file.read_bytes())
+    try:
+        words = [
+            *with_images(work, folder, is_validated=False),
+            *short_run_words("batches", str(folder), 1),
+            *("launch.nodes=1", "launch.nproc_per_node=1", "train.trace_share=0"),
+            f"hang.first_step_s={_SEARCH_S}",  # all of the search is one step
+            *(f"entry={_ENTRY}", f"user_config={{{search}}}"),
+        ]
+        (run,) = prepared_runs("hpckit bench precision", [words], out)
+        with out.waiting("looking for the best batch"):
+            run.carry_out()
+        return REPORT.validate_json(file.read_bytes())
+    except (CommandError, SpecError, OSError) as error:
+        out.note(f"the best batch is not known: {error}")
+        return None
 
 
 def _print(out: CommandOutput, found: PrecisionFigures) -> None:

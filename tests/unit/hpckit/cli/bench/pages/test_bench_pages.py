@@ -240,12 +240,12 @@ def test_what_was_trained_is_not_lost_if_no_batch_can_be_found(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(precision_command, "_time_batches", fail)
+    monkeypatch.setattr(measured_runs, "prepared_runs", fail)
     said: list[str] = []
     out = CommandOutput(False)
     monkeypatch.setattr(out, "note", said.append)
     work = choose_workload(["model=gpt_nano"])
-    found = precision_command._look_for_batch(work, ["fp32"], 8, 1.0, tmp_path, out, True)
+    found = precision_command._look_for_batch(work, ["fp32"], 8, 1.0, tmp_path, out)
     assert (found, said) == (None, [f"the best batch is not known: {error}"])
 
 
