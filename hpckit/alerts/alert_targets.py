@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ class AlertTarget:
     """Raises AlertRejectedError if the target cannot be used from this machine."""
 
 
-def alert_targets(spec: AlertsSpec, env: Mapping[str, str] = os.environ) -> list[AlertTarget]:
+def alert_targets(spec: AlertsSpec) -> list[AlertTarget]:
     """Returns the targets that `spec` configures. A webhook's URL is read each time it is used, so
     that it can be changed during a run."""
     hooks = (
@@ -43,18 +43,18 @@ def alert_targets(spec: AlertsSpec, env: Mapping[str, str] = os.environ) -> list
         ("webhook", spec.webhook, plain_document),
     )
     found = [
-        _webhook_target(name, hook, document, env)
+        _webhook_target(name, hook, document)
         for name, hook, document in hooks
         if hook.url_env is not None or hook.url_file is not None
     ]
-    return [*found, _email_target(spec.email, env)] if spec.email.to else found
+    return [*found, _email_target(spec.email)] if spec.email.to else found
 
 
-def target_problems(spec: AlertsSpec, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns why alerts cannot be sent from a machine with the environment `env`, a line for each
-    target, the key first."""
+def target_problems(spec: AlertsSpec) -> list[str]:
+    """Returns why alerts cannot be sent from this machine, a line for each target that begins with
+    its key."""
     problems = []
-    for target in alert_targets(spec, env):
+    for target in alert_targets(spec):
         try:
             target.check()
         except AlertRejectedError as error:
@@ -66,20 +66,19 @@ def _webhook_target(
     name: str,
     spec: WebhookSpec,
     document: Callable[[AlertMessage], dict[str, Any]],
-    env: Mapping[str, str],
 ) -> AlertTarget:
     def send(message: AlertMessage) -> None:
-        post(webhook_url(spec, env), document(message))
+        post(webhook_url(spec, os.environ), document(message))
 
-    return AlertTarget(name, spec.kinds, send, partial(webhook_url, spec, env))
+    return AlertTarget(name, spec.kinds, send, partial(webhook_url, spec, os.environ))
 
 
-def _email_target(spec: EmailSpec, env: Mapping[str, str]) -> AlertTarget:
+def _email_target(spec: EmailSpec) -> AlertTarget:
     def send(message: AlertMessage) -> None:
         try:
             mail = email_document(message, spec)
         except ValueError as error:
             raise AlertRejectedError(f"the e-mail cannot be written: {error}") from None
-        send_mail(mail, spec, env)
+        send_mail(mail, spec, os.environ)
 
-    return AlertTarget("email", spec.kinds, send, partial(find_sendmail, spec, env))
+    return AlertTarget("email", spec.kinds, send, partial(find_sendmail, spec, os.environ))

@@ -215,12 +215,11 @@ def publish(path: Path, text: str) -> None:
     write_text(path, text, mode=0o644, is_durable=False)
 
 
-def remove_stale(folder: Path, now_s: float | None = None) -> None:
-    """Removes files of this user that killed agents left; `now_s` is in seconds since the epoch.
-    Raises OSError if there is no such folder."""
-    now_s = time.time() if now_s is None else now_s
+def remove_stale(folder: Path) -> None:
+    """Removes files of this user that killed agents left. Raises OSError if there is no such
+    folder."""
     for path in [*folder.glob(f"{_PREFIX}*{_SUFFIX}"), *folder.glob(f".{_PREFIX}*{_SUFFIX}.*")]:
         with suppress(OSError):  # another agent removed it first
             about = path.lstat()
-            if about.st_uid == os.getuid() and now_s - about.st_mtime > STALE_S:
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > STALE_S:
                 path.unlink()

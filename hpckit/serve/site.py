@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -217,7 +216,7 @@ def read_suspect_lists(runs: Sequence[ReadRun]) -> dict[str, SuspectView]:
     for spec in map(_spec, runs):
         slurm = None if spec is None else spec.cluster.slurm
         if slurm is not None and slurm.suspects is not None:
-            specs[str(list_folder(slurm.suspects, os.environ))] = slurm.suspects
+            specs[str(list_folder(slurm.suspects))] = slurm.suspects
     return {folder: read_view(spec) for folder, spec in specs.items()}
 
 

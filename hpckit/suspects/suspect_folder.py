@@ -17,7 +17,7 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,21 +48,21 @@ class SuspectListError(RuntimeError):
     """Raised if the folder of the suspect list must not be used; the message says why."""
 
 
-def list_folder(spec: SuspectsSpec, env: Mapping[str, str]) -> Path:
+def list_folder(spec: SuspectsSpec) -> Path:
     """Returns the folder of the list: the given one, or the user's own."""
     if spec.folder is not None:
         return Path(spec.folder)
-    state = env.get("XDG_STATE_HOME") or ""
+    state = os.environ.get("XDG_STATE_HOME") or ""
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return base / "hpckit" / "suspects"
 
 
-def cluster_name(env: Mapping[str, str]) -> str:
+def cluster_name() -> str:
     """Returns the name of the cluster, as nodes of several clusters may have one name."""
-    name = env.get("SLURM_CLUSTER_NAME") if "SLURM_JOB_ID" in env else None
+    name = os.environ.get("SLURM_CLUSTER_NAME") if "SLURM_JOB_ID" in os.environ else None
     if not name:
         try:
-            name = parse_config(query(CONFIG, _TIMEOUT_S, env)).get("ClusterName")
+            name = parse_config(query(CONFIG, _TIMEOUT_S)).get("ClusterName")
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("the name of the cluster is unknown: Slurm does not answer: %s", error)
     name = (name or UNKNOWN_CLUSTER).lower()
@@ -197,21 +197,21 @@ class SuspectFolder:
                         Path(entry.path).unlink()
 
 
-def open_folder(spec: SuspectsSpec, env: Mapping[str, str] = os.environ) -> SuspectFolder:
+def open_folder(spec: SuspectsSpec) -> SuspectFolder:
     """Returns the suspect list of this cluster.
 
     Raises:
         SuspectListError: there is no such group.
     """
-    return SuspectFolder(spec, cluster_name(env), list_folder(spec, env))
+    return SuspectFolder(spec, cluster_name(), list_folder(spec))
 
 
-def read_view(spec: SuspectsSpec | None, env: Mapping[str, str] = os.environ) -> SuspectView:
+def read_view(spec: SuspectsSpec | None) -> SuspectView:
     """Returns what the suspect list of this cluster says; nothing without a list, and a problem if
     it cannot be read. Slurm is asked for the cluster's name only if there is a list."""
     try:
-        if spec is None or not list_folder(spec, env).is_dir():
+        if spec is None or not list_folder(spec).is_dir():
             return SuspectView()
-        return open_folder(spec, env).view()
+        return open_folder(spec).view()
     except (SuspectListError, OSError) as error:
         return SuspectView(problems=(f"the suspect list is not read: {error}",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,7 +134,7 @@ def _own_suspects(words: Sequence[str], place: Path) -> list[str]:
     slurm = compose_spec(words).cluster.slurm
     if slurm is None or slurm.suspects is None:
         return []
-    known, copy = list_folder(slurm.suspects, os.environ), place / "suspects"
+    known, copy = list_folder(slurm.suspects), place / "suspects"
     if known.is_dir():
         shutil.copytree(known, copy)
     else:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
 from hpckit.slurm.node_exclusion import PartitionNodes
 from hpckit.slurm.slurm_query import query
 
@@ -13,7 +10,7 @@ _UNUSABLE = ("drain", "fail", "error", "maint")  # until somebody returns the no
 _AWAY = ("down", "unknown")
 
 
-def partition_nodes(partition: str | None, env: Mapping[str, str] = os.environ) -> PartitionNodes:
+def partition_nodes(partition: str | None) -> PartitionNodes:
     """Returns the nodes of a partition, or of several that are separated by commas.
 
     Args:
@@ -24,7 +21,7 @@ def partition_nodes(partition: str | None, env: Mapping[str, str] = os.environ) 
     """
     where = [f"--partition={partition}"] if partition else []
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
-    return parse_nodes(query(command, _TIMEOUT_S, env))
+    return parse_nodes(query(command, _TIMEOUT_S))
 
 
 def parse_nodes(text: str) -> PartitionNodes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -67,7 +66,7 @@ class SuspectReporter:
         bad = excludable_nodes(read_events(it.run.events, with_steps=False), time.time())
         if not (bad := reportable(bad, it.job.hosts)):
             return
-        folder = open_folder(spec, os.environ)
+        folder = open_folder(spec)
         for one in folder.view().uncleared(bad):
             record = _record_of(one, it, spec.hours)
             if not folder.has(record):

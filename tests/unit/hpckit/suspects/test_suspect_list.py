@@ -283,7 +283,7 @@ def test_a_list_that_cannot_be_read_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "cluster_name", lambda env: "c")
+    monkeypatch.setattr(module, "cluster_name", lambda: "c")
     assert read_view(None).problems == ()
     assert read_view(SPEC).problems == ()
     (tmp_path / "hpckit" / "suspects").mkdir(parents=True)
