@@ -6,9 +6,11 @@ It starts a Slurm of two nodes on this machine (`slurm.devcluster`) that holds a
 runs. The arms, each a new Python process, alternate: `launch.py --dry-run`; `launch.py` in a root
 without runs (`first submit`), and again for a run whose job is gone (`submit`), which shares the
 files of its code copy that are older than five minutes; and `sbatch` of the script that the dry run
-prints. With --other, `launch.py` of another checkout is measured as well. Between two measurements,
-jobs are cancelled and new directories removed. A submit minus `sbatch` is what hpckit adds: config,
-checks, a copy of the code, submitit.
+prints. `imports` and `import hydra` only import what the two processes of a command import of other
+projects, side by side: a command takes as long as the longer one at least. With --other,
+`launch.py` of another checkout is measured as well. Between two measurements, jobs are cancelled
+and new directories removed. A submit minus `sbatch` is what hpckit adds: config, checks, a copy of
+the code, submitit.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import ClusterOptions
 
 _REPO = Path(__file__).resolve().parents[2]
+_IMPORTS = "import numpy, submitit; from pydantic import TypeAdapter, dataclasses"
+"""What the process of a submission imports of other projects; it composes its config in another."""
 _RUN = (
     *("name=t", "model=gpt_nano", "data=shards", "cluster=slurm", "cluster.device=cpu"),
     *("cluster.slurm.gpus=none", "cluster.slurm.memory=500M", "launch.nodes=2"),
@@ -128,7 +132,13 @@ def main() -> None:
         pack(folder)
         site = SubmitSite(cluster, folder, _REPO)
         bare = ["sbatch", f"--output={os.devnull}", str(batch_script(site))]
-        arms = {"sbatch": SubmitArm(site, lambda: site.call(bare)), **arms_of(site)}
+        python = [sys.executable, "-c"]
+        arms = {
+            "sbatch": SubmitArm(site, lambda: site.call(bare)),
+            "imports": SubmitArm(site, lambda: site.call([*python, _IMPORTS])),
+            "import hydra": SubmitArm(site, lambda: site.call([*python, "import hydra"])),
+            **arms_of(site),
+        }
         if asked.other:
             arms |= arms_of(SubmitSite(cluster, folder, asked.other.resolve()), "other ")
         measured = interleave({name: arm.seconds for name, arm in arms.items()}, asked.rounds)
