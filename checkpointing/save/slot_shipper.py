@@ -120,10 +120,10 @@ class SlotShipper(SnapshotShipper):
                 self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
             ]
             return None
-        prints = take_fingerprints(compared)
         slot = claim()
         if isinstance(slot, str):
             return slot
+        prints = take_fingerprints(compared)
         self._stager.stage(pieces, slot)
         found = self._fingerprints(request, planned, prints)
         snapshot = self._snapshot(request, slot, planned, generation, found)

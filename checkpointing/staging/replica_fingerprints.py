@@ -4,6 +4,7 @@ with those of the other ranks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -38,8 +39,17 @@ class ReplicaFingerprints:
     """Takes the fingerprints of the cells that are compared with other ranks' replicas, in their
     order."""
 
-    def __init__(self, compared: Sequence[ComparedCells], phase: int = 0) -> None:
-        """Take the fingerprints of the cells that may change as soon as `save` returns."""
+    def __init__(
+        self,
+        compared: Sequence[ComparedCells],
+        phase: int = 0,
+        helper: Executor | None = None,
+    ) -> None:
+        """Take the fingerprints of the cells that may change as soon as `save` returns.
+
+        Args:
+            phase, helper: as of `TensorSample`.
+        """
         self._found = [fingerprint(one.cells) if one.is_early else NOT_TAKEN for one in compared]
         late = [number for number, one in enumerate(compared) if not one.is_early]
         self._late = {number: compared[number].cells for number in late}
@@ -55,7 +65,7 @@ class ReplicaFingerprints:
             if one.is_cpu and one.is_contiguous() and one.nbytes > SMALL_BYTES
         ]
         self._owners, self._sampled = [number for number, _ in flat], [one for _, one in flat]
-        self._sample = TensorSample(self._sampled, _STRIDE, phase)
+        self._sample = TensorSample(self._sampled, _STRIDE, phase, helper)
 
     def take(self) -> list[int]:
         """Take the other fingerprints and return all; `NOT_TAKEN` for cells that were written to

@@ -210,7 +210,7 @@ class Stager:
         in_host = [sources[at] for at in rest if not sources[at].is_cuda]
         stride = stride_for(sum(one.nbytes for one in in_host))
         content = TensorSample(in_host, stride, self._overlaps, self._pool) if in_host else None
-        prints = ReplicaFingerprints(compared, self._overlaps) if compared else None
+        prints = ReplicaFingerprints(compared, self._overlaps, self._pool) if compared else None
         return StateSample(pieces, sources, is_first, versions, content, prints)
 
     def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
