@@ -237,10 +237,9 @@ class Mixture:
         of_blocks = np.diff(totals, axis=0)
         begins = np.full_like(blocks, begin)
         datasets, ranks = [], []
-        for at in range(0, blocks.size, each):
-            run = slice(at, at + each)
-            datasets.append(self._shuffle.datasets(begins[run], blocks[run], of_blocks[run]))
-            ranks.append(_ranks(datasets[-1].ravel()))
+        for run in self._shuffle.in_runs(begins, blocks, of_blocks, each):
+            datasets.append(run)
+            ranks.append(_ranks(run.ravel()))
         before = totals[:-1][::each]
         counts = np.diff(np.concatenate([before, totals[-1:]]), axis=0)
         own = self._bases[number] + before

@@ -4,7 +4,8 @@ Every rank needs this of the positions of all ranks, so it takes as little work 
 can.
 """
 
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,17 @@ _32 = np.uint64(32)
 
 Numbers: TypeAlias = npt.NDArray[np.integer]
 """Numbers of datasets, of the narrowest type: they are sorted sooner."""
+
+
+class _Shift(NamedTuple):
+    """How the permutation of a series is shifted in one block."""
+
+    position: int
+    """The position at which the group of series begins."""
+    number: int
+    """The number of the series in the group."""
+    before: int
+    after: int
 
 
 class BlockShuffle:
@@ -56,11 +68,20 @@ class BlockShuffle:
             blocks: their numbers in their segments, with shape (n,).
             counts: the slots of each dataset in each block, with shape (n, D).
         """
-        numbers = np.tile(self._numbers, blocks.size)
-        laid_out = np.repeat(numbers, counts.ravel()).reshape(blocks.size, self.block)
-        if self.order == MIX_1:
-            return self._permuted(laid_out, begins + blocks * self.block)
-        return self._shifted(laid_out, begins, blocks)
+        return next(self.in_runs(begins, blocks, counts, blocks.size))
+
+    def in_runs(self, begins: Ints, blocks: Ints, counts: Ints, each: int) -> Iterator[Numbers]:
+        """Yield what `datasets` returns, of `each` blocks at a time."""
+        shifts = self._shifts(begins, blocks) if self.order == MIX else []
+        numbers = np.tile(self._numbers, min(each, blocks.size))
+        for at in range(0, blocks.size, each):
+            run = slice(at, at + each)
+            slots = counts[run].ravel()
+            laid_out = np.repeat(numbers[: slots.size], slots).reshape(-1, self.block)
+            if self.order == MIX_1:
+                yield self._permuted(laid_out, begins[run] + blocks[run] * self.block)
+            else:
+                yield self._shifted(laid_out, shifts[run])
 
     def _permuted(self, laid_out: Numbers, positions: Ints) -> Numbers:
         """Permute each block by its own key, as mix-1 does."""
@@ -75,21 +96,26 @@ class BlockShuffle:
             found[rows] = laid_out[rows].ravel()[places]
         return found
 
-    def _shifted(self, laid_out: Numbers, begins: Ints, blocks: Ints) -> Numbers:
-        """Permute each block by the permutation of its series between two shifts, as mix-2 does."""
+    def _shifts(self, begins: Ints, blocks: Ints) -> list[_Shift]:
+        """Return how mix-2 shifts each block."""
         size = np.uint64(self.block)
         words = derive(self._shift_keys, begins + blocks * self.block)
         before = (((words >> _32) * size) >> _32).tolist()
         after = (((words & np.uint64(2**32 - 1)) * size) >> _32).tolist()
         groups, numbers = np.divmod(blocks // SERIES, self._together)
         positions = (begins + groups * (self._together * SERIES * self.block)).tolist()
+        return [*map(_Shift, positions, numbers.tolist(), before, after)]
+
+    def _shifted(self, laid_out: Numbers, shifts: Sequence[_Shift]) -> Numbers:
+        """Permute each block by the permutation of its series between two shifts, as mix-2 does."""
         twice = np.concatenate([laid_out, laid_out], axis=1)
-        found, block = np.empty_like(laid_out), self.block
-        each = zip(positions, numbers.tolist(), before, after, strict=True)
-        for row, (position, number, first, shift) in enumerate(each):
-            places = self._permutations(position)[number, first : first + block]
+        found, block, group_at = np.empty_like(laid_out), self.block, -1
+        for row, (position, number, before, after) in enumerate(shifts):
+            if position != group_at:
+                group, group_at = self._permutations(position), position
             # all places are within the row, so "clip" changes none, and needs no copy
-            twice[row, shift : shift + block].take(places, out=found[row], mode="clip")
+            places = group[number, before : before + block]
+            twice[row, after : after + block].take(places, out=found[row], mode="clip")
         return found
 
     def _permutations(self, position: int) -> Ints:
