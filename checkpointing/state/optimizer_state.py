@@ -134,6 +134,8 @@ class OptimizerItem:
             return Branch()
         tree |= self._own_places(stored)
         for group in self._optimizer.param_groups:
+            here = _options(group)
+            options = frozenset(here)
             for parameter in group["params"]:
                 name = self._names[parameter]
                 keys = found.options.get(name, set())
@@ -142,8 +144,7 @@ class OptimizerItem:
                 for key in found.state.get(name, {}):
                     tree[f"{STATE}{name}.{key}"] = self._place(parameter, name, key, stored)
                 missing = not keys  # then all are missing, and are reported by name
-                here = _options(group)
-                for key in [*here, *sorted(keys - set(here))]:
+                for key in [*here, *sorted(keys - options)]:
                     if missing or key in keys:
                         leaf = f"{OPTIONS}{name}.{key}"
                         tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
@@ -166,11 +167,12 @@ class OptimizerItem:
         which the checkpoint has nothing are not changed."""
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
+        by_kind = {STATE: loaded, OPTIONS: options}
         for leaf, value in tree.items():
-            for kind, into in ((STATE, loaded), (OPTIONS, options)):
-                if leaf.startswith(kind):
-                    name, rest = cut_known(leaf.removeprefix(kind), into)
-                    into[name][rest[1:]] = value
+            kind = leaf[: leaf.find(".") + 1]
+            if (into := by_kind.get(kind)) is not None:
+                name, rest = cut_known(leaf[len(kind) :], into)
+                into[name][rest[1:]] = value
         for parameter, name in self._names.items():  # in the same order on all ranks
             if parameter not in self._known:
                 continue
@@ -265,13 +267,14 @@ class OptimizerItem:
             if isinstance(value, Tensor) or is_branch(value):
                 tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
         for index, group in enumerate(self._optimizer.param_groups):
+            options = {key: group[key] for key in _options(group)}
             for place, parameter in enumerate(group["params"]):
                 name = self._names[parameter]
-                for key in _options(group):
-                    tree[f"{OPTIONS}{name}.{key}"] = group[key]
+                for key, value in options.items():
+                    tree[f"{OPTIONS}{name}.{key}"] = value
                 tree[f"{GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
             if not group["params"]:
-                tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
+                tree[f"{_EMPTY}{index}"] = options
         tree[CLASS] = class_of(self._optimizer)
         return tree
 

@@ -81,10 +81,14 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
         _check_branch(tree, path)
         if not isinstance(tree, Branch) and (found := branch_kind(tree)) is not None:
             into.containers[path] = found
+        start = join(path, "")
         for key, child in children(tree, path):
-            name = join(path, key)
-            if type(child) in SCALARS:  # most leaves of optimizers
+            name, kind = start + escaped(key), type(child)
+            if kind in SCALARS:  # most leaves of optimizers
                 into.put(name, encode(child, name))
+            elif kind in _TENSOR_TYPES:  # most others
+                _check_tensor(child, name)
+                into.put(name, child)
             else:
                 flatten(child, name, into)
     else:
@@ -97,9 +101,13 @@ def unflatten(template: Any, path: str, values: Mapping[str, Any]) -> Any:
         return template
     if not is_branch(template):
         return values[path]
+    start = join(path, "")
     return rebuilt(
         template,
-        [(k, unflatten(child, join(path, k), values)) for k, child in children(template, path)],
+        [
+            (k, child if type(child) is Tensor else unflatten(child, start + escaped(k), values))
+            for k, child in children(template, path)
+        ],
     )
 
 
@@ -166,6 +174,8 @@ def join(path: str, key: object) -> str:
 
 def is_branch(tree: object) -> bool:
     """Whether the tree has a tensor below it."""
+    if type(tree) in SCALARS:  # most leaves of optimizers
+        return False
     if isinstance(tree, Branch):
         return True
     if isinstance(tree, dict | list | tuple):
@@ -218,7 +228,7 @@ def _check_branch(tree: Any, path: str) -> None:
 
 
 def _check_tensor(tensor: Tensor, path: str) -> None:
-    if type(tensor) not in (*_TENSOR_TYPES, dtensor_class()):
+    if type(tensor) not in _TENSOR_TYPES and type(tensor) is not dtensor_class():
         kind = f"a tensor of class {type(tensor).__qualname__}"
         if type(tensor).__name__ == "ShardedTensor":
             kind += " (FullyShardedDataParallel makes DTensors if it is given a device_mesh)"
