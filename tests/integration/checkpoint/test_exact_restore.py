@@ -184,16 +184,17 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
     events, on_event = recorder()
     state: dict[str, Any] = {"w": torch.ones(1000), "values": {"list": [1]}}
     ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
-    ship = SlotShipper.ship
+    finish_claim = SlotShipper._finish_claim
 
     def save_and_change(step: int) -> None:
         pid = pid_of(tmp_path)
 
-        def stop_first(*args: Any) -> None:
+        def stop_after(*args: Any) -> int | str:
+            slot = finish_claim(*args)
             stop(pid)
-            ship(*args)
+            return slot
 
-        with mock.patch.object(SlotShipper, "ship", stop_first):
+        with mock.patch.object(SlotShipper, "_finish_claim", stop_after):
             ckpt.save(step, state)
             ckpt.save(step, state)  # started already: nothing happens, nobody waits
         state["w"].fill_(step + 1.0)
