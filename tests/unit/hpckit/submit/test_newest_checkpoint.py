@@ -22,6 +22,7 @@ def save(where: str, run: RunDir, *steps: int) -> None:
     checkpointer = Checkpointer(where, run=run.name)
     for step in steps:
         checkpointer.save(step, {"weights": {"w": torch.ones(3)}, "run": {"step": step}})
+        checkpointer.wait()  # a newer save may take the place of one that waits
     checkpointer.close()
 
 
