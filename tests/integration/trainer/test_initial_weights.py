@@ -132,6 +132,7 @@ def base_run(folder: Path, changes: dict[str, Any]) -> DecoderModel:
     decoder = make(decoder_of(spec), seed=4)
     checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
     checkpointer.save(3, {"model": decoder, "ema": make(decoder_of(spec), seed=5)})
+    checkpointer.wait()  # a newer save may take the place of one that waits
     checkpointer.save(7, {"model": make(decoder_of(spec), seed=6)})
     checkpointer.close()
     return decoder
