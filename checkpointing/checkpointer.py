@@ -248,8 +248,9 @@ class Checkpointer:
         minutes, or no bucket is emptied for five, the save fails.
 
         Args:
-            is_last: no save follows, so this one must not be skipped: it waits for the one before
-                it, and if that was of the same step and is not durable, saves it again. Collective.
+            is_last: no save follows, so this one must not be skipped: if no slot is free, it waits
+                for the saves before it and is made then. It also waits for a save of the same step
+                that was started before, and if that fails, saves the step again. Collective.
             deadline_s: seconds within which the save should be durable: compression is reduced for
                 that, and a snapshot that the store would have too late is first copied to `local`
                 ("checkpoint_tier").

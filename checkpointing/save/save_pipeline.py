@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -63,9 +64,67 @@ class SavePipeline:
         is_last: bool = False,
     ) -> None:
         """Start a save; see `Checkpointer.save`."""
-        started_s = time.monotonic()
+        start = partial(self._start, step, state, metrics, deadline_s, certified)
         if is_last:
+            self._start_last(step, start)
+        else:
+            start()
+
+    def save_restored(
+        self, request: SaveRequest, slot: int, planned: SavePlan, fingerprints: bytes
+    ) -> None:
+        """Save a state that was restored from a slot of this node, in which it still lies."""
+        self._begin(request.step)
+        self.shipper.ship_restored(request, slot, planned, self._generation.value, fingerprints)
+
+    def wait(self) -> None:
+        """Block until the newest save is committed or has failed; see `Checkpointer.wait`."""
+        self.shipper.settle()
+        step = self._newest if self._newest in self._started else None
+        try:
+            wait_together(self._ranks, self._outcomes, step)
+        except SaveError:
+            if step is not None:
+                # on all ranks, so that all of them may save this step again
+                self._started.discard(step)
+            raise
+        self.may_hold_unsaved = self.may_hold_unsaved and step is None
+
+    def forget_saves(self) -> None:
+        """Forget all saves so far, because training has returned to an earlier step and may save
+        later ones again."""
+        self._outcomes.clear()
+        self._started.clear()
+
+    def note_restored(self) -> None:
+        """Record that the restored state is durable, unless it was saved again."""
+        self.may_hold_unsaved = bool(self._started)
+
+    def _start_last(self, step: int, start: Callable[[], None]) -> None:
+        """Start the save after which none follows. Where a slot is free, the state is in it before
+        anything is waited for, because this process may have to end soon."""
+        if self._is_on_any_rank(step, step in self._started):
             self._finish_earlier()
+        self._ranks.all_or_none(start)
+        if self._is_on_any_rank(step, self._outcomes.of(step).fate is SaveStatus.GONE):
+            self._finish_earlier()
+            self._ranks.all_or_none(start)
+
+    def _is_on_any_rank(self, step: int, is_here: bool) -> bool:
+        try:
+            return any(self._ranks.all_gather(is_here, self._ranks.control))
+        except RuntimeError as error:
+            raise SaveError(f"saving step {step}: another rank has ended: {error}") from error
+
+    def _start(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metrics: Mapping[str, float] | None,
+        deadline_s: float | None,
+        certified: str,
+    ) -> None:
+        started_s = time.monotonic()
         if check_step(step) < (newest := max(self._started, default=step)):
             raise ValueError(
                 f"cannot save step {step} after step {newest}: give the number of all optimizer "
@@ -102,38 +161,9 @@ class SavePipeline:
             raise
         self.stall_s = time.monotonic() - started_s
 
-    def save_restored(
-        self, request: SaveRequest, slot: int, planned: SavePlan, fingerprints: bytes
-    ) -> None:
-        """Save a state that was restored from a slot of this node, in which it still lies."""
-        self._begin(request.step)
-        self.shipper.ship_restored(request, slot, planned, self._generation.value, fingerprints)
-
-    def wait(self) -> None:
-        """Block until the newest save is committed or has failed; see `Checkpointer.wait`."""
-        self.shipper.settle()
-        step = self._newest if self._newest in self._started else None
-        try:
-            wait_together(self._ranks, self._outcomes, step)
-        except SaveError:
-            if step is not None:
-                # on all ranks, so that all of them may save this step again
-                self._started.discard(step)
-            raise
-        self.may_hold_unsaved = self.may_hold_unsaved and step is None
-
-    def forget_saves(self) -> None:
-        """Forget all saves so far, because training has returned to an earlier step and may save
-        later ones again."""
-        self._outcomes.clear()
-        self._started.clear()
-
-    def note_restored(self) -> None:
-        """Record that the restored state is durable, unless it was saved again."""
-        self.may_hold_unsaved = bool(self._started)
-
     def _finish_earlier(self) -> None:
-        """Wait for the newest save, so that the next one is not skipped, or is made again."""
+        """Wait for the newest save: then a slot is free, and a step that is not durable may be
+        saved again."""
         try:
             self.wait()
         except SaveError as error:
