@@ -134,8 +134,13 @@ class OutcomeListener:
         fate = self.of(step).fate
         if fate is not SaveStatus.GONE:
             return fate is not SaveStatus.UNDER_WAY
-        earlier = (o.fate for s, o in self._by_step.items() if s < step)
-        return SaveStatus.UNDER_WAY not in earlier
+        return not any(s < step and self._is_pending(s) for s in self._by_step)
+
+    def _is_pending(self, step: int) -> bool:
+        """Whether a save is under way, and none after it is durable: then it was dropped, even if a
+        service that has ended since did not report that."""
+        is_newest = self.durable is None or step > self.durable
+        return is_newest and self._by_step[step].fate is SaveStatus.UNDER_WAY
 
     def handle(self, message: dict[str, Any]) -> None:
         """Handle a message of the service."""
@@ -210,7 +215,7 @@ class OutcomeListener:
         with self._changed:
             self._by_step[step] = outcome
             # a save under way is asked for however many after it were skipped: it holds a slot
-            ended = [s for s, o in self._by_step.items() if o.fate is not SaveStatus.UNDER_WAY]
+            ended = [s for s in self._by_step if not self._is_pending(s)]
             for old in sorted(ended)[:-16]:  # no longer asked for
                 del self._by_step[old]
                 self._started_s.pop(old, None)

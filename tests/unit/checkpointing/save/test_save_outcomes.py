@@ -155,6 +155,17 @@ def test_a_save_under_way_is_remembered_however_many_were_skipped_after_it() -> 
     assert found.wait(59, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
 
 
+def test_what_was_dropped_without_a_word_is_not_waited_for() -> None:
+    """The service dropped it for a newer one, and ended before it said so."""
+    found, _ = outcomes()
+    found.begin(1)
+    found.begin(2)
+    found.handle({**COMMITTED, "step": 2})
+    found.begin(3)
+    found.end(3, SaveStatus.GONE, "no place")
+    assert found.wait(3, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
+
+
 def test_nobody_waits_for_a_place_behind_what_fails() -> None:
     found, _ = outcomes()
     found.begin(1)
