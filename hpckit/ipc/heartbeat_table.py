@@ -128,10 +128,10 @@ class HeartbeatTable:
     def report(self, rank: int, phase: WorkerPhase, step: int, attempt: int) -> None:
         """Writes a heartbeat of the worker with local rank `rank`."""
         row = _row(rank)
-        self._seconds[row + _BEAT] = time.monotonic()  # first: no new phase has an old time
+        self._seconds[row + _BEAT] = time.monotonic()
         for field, value in ((_PID, os.getpid()), (_ATTEMPT, attempt), (_STEP, step)):
             self._integers[row + field] = value
-        self._integers[row + _PHASE] = phase
+        self._integers[row + _PHASE] = phase  # last: see `_slot`
 
     def report_memory(self, rank: int, peak_bytes: int) -> None:
         """Writes the recent peak of memory of the worker with local rank `rank`."""
@@ -154,11 +154,12 @@ class HeartbeatTable:
         return [self._slot(_row(rank)) for rank in range(self._ranks)]
 
     def _slot(self, row: int) -> Heartbeat:
-        """Reads a row; the phase is read before the time, as `report` writes it after that."""
+        """Reads a row, the phase first, which `report` writes last: no new phase has the time or
+        the pid of before."""
         integers, seconds = self._integers, self._seconds
         return Heartbeat(
-            pid=integers[row + _PID],
             phase=WorkerPhase(integers[row + _PHASE]),
+            pid=integers[row + _PID],
             step=integers[row + _STEP],
             beat=seconds[row + _BEAT],
             attempt=integers[row + _ATTEMPT],

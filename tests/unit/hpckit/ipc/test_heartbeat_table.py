@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from unittest import mock
 
 import pytest
 
@@ -69,6 +71,31 @@ def test_a_row_that_is_being_written_is_read_without_zeros() -> None:
             assert slot.step > 0
             assert slot.beat > begun_s
             assert board.seconds_left() > 0
+
+
+def test_a_worker_that_is_started_again_between_two_reads_has_no_phase_with_the_pid_before() -> (
+    None
+):
+    board, path = HeartbeatTable.create(1)
+    worker = HeartbeatTable.attach(path, 1)
+    with mock.patch.object(os, "getpid", return_value=1):
+        worker.report(0, WorkerPhase.TRAINING, 7, 1)
+
+    class Interrupted:
+        """The integers of the table; after the first read of one, the next worker reports."""
+
+        def __init__(self, integers: Sequence[int]) -> None:
+            self._integers, self._reads = integers, 0
+
+        def __getitem__(self, at: int) -> int:
+            found, self._reads = self._integers[at], self._reads + 1
+            if self._reads == 1:
+                worker.report(0, WorkerPhase.STARTING, 0, 2)
+            return found
+
+    with mock.patch.object(board, "_integers", Interrupted(board._integers)):
+        (slot,) = board.slots()
+    assert (slot.pid, slot.phase, slot.attempt) == (os.getpid(), WorkerPhase.TRAINING, 2)
 
 
 def test_a_later_request_replaces_an_earlier_one_and_its_deadline() -> None:
