@@ -1,4 +1,4 @@
-"""Prepares the last save of a training, which is followed by no newer one."""
+"""Waits for the last save of a training, which is followed by no newer one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from checkpointing.errors import SaveError
 logger = logging.getLogger("checkpointing")
 
 
-def make_room(ckpt: Checkpointer) -> bool:
-    """Wait for the newest save, so that the next one is not skipped because of a slow store.
-    Collective.
+def wait_for_save(ckpt: Checkpointer) -> bool:
+    """Wait for the newest save, and log why if it fails. Collective.
 
     Returns:
         Whether it is durable; if not, its step may be saved again.
@@ -20,6 +19,6 @@ def make_room(ckpt: Checkpointer) -> bool:
     try:
         ckpt.wait()
     except SaveError as error:
-        logger.warning("before the last save: %s", error)
+        logger.warning("the last save: %s", error)
         return False
     return True

@@ -32,7 +32,7 @@ except ImportError as error:
 
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.errors import CheckpointError
-from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.final_save import wait_for_save
 from checkpointing.integrations.framework_versions import refuse_older
 from checkpointing.integrations.huggingface_state import newest_text, state_text
 from checkpointing.integrations.value_item import ValueItem
@@ -90,7 +90,7 @@ class CheckpointerTrainerCallback(TrainerCallback):  # type: ignore[misc, unused
         """Wait for the newest save, close the Checkpointer, and return whether that save is
         durable. Collective. It is for a callback that ends the program afterwards."""
         assert self._ckpt is not None
-        is_durable = make_room(self._ckpt)
+        is_durable = wait_for_save(self._ckpt)
         self._ckpt.close()
         return is_durable
 
@@ -206,7 +206,12 @@ class CheckpointerTrainerCallback(TrainerCallback):  # type: ignore[misc, unused
             return self._trainer.train(resume_from_checkpoint=folder, **options)
 
     def _save(
-        self, state: TrainerState, held: dict[str, Any], *, is_between_epochs: bool = False
+        self,
+        state: TrainerState,
+        held: dict[str, Any],
+        *,
+        is_between_epochs: bool = False,
+        is_last: bool = False,
     ) -> None:
         assert self._ckpt is not None
         assert self._ranks is not None
@@ -216,16 +221,15 @@ class CheckpointerTrainerCallback(TrainerCallback):  # type: ignore[misc, unused
         ranks = self._ranks.all_gather(rng_state.capture(), self._ranks.control)
         rng = ValueItem({"ranks": ranks, "is_between_epochs": is_between_epochs})
         whole = self._state(held, ValueItem({"state": state_text(self._trainer)}), rng)
-        self._ckpt.save(state.global_step, whole, self._logged(state))
+        self._ckpt.save(state.global_step, whole, self._logged(state), is_last=is_last)
         self._saved_step = state.global_step
 
     def _save_end(self, state: TrainerState, held: dict[str, Any]) -> None:
         if self._ckpt is None:
             return
-        is_durable = make_room(self._ckpt)
-        if self._saved_step != state.global_step or not is_durable:
+        if self._saved_step != state.global_step or not wait_for_save(self._ckpt):
             is_between = float(state.epoch or 0).is_integer()
-            self._save(state, held, is_between_epochs=is_between)
+            self._save(state, held, is_between_epochs=is_between, is_last=True)
 
     def _state(self, held: dict[str, Any], progress: ValueItem, rng: ValueItem) -> dict[str, Any]:
         optimizer = held["optimizer"]

@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 from checkpointing.checkpointer import Checkpointer
-from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.final_save import wait_for_save
 from checkpointing.integrations.framework_versions import refuse_older
 from checkpointing.integrations.lightning_loaders import Loaders, skip
 from checkpointing.integrations.lightning_progress import (
@@ -85,28 +85,27 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._epoch_rng: dict[str, Any] = {}  # generators from before the epoch's batches began
         # the loops at the end of the batch that a save is due after
         self._due: dict[str, Any] | None = None
+        self._is_last = False  # whether the save that is due must not be skipped
         self._seen_step = self._saved_step = -1
 
     def save_next(self) -> None:
         """Save the present step, whatever the policy says. Collective. Call it from
         `on_train_batch_end` of another callback, after a step of the optimizer. The save is made
         before the next batch is trained on, after the validation that belongs to the step."""
-        assert self._ckpt is not None
-        make_room(self._ckpt)
-        self._due = self._loops()
+        self._due, self._is_last = self._loops(), True
 
     def finish(self) -> bool:
         """Wait for the newest save, release everything, and return whether that save is durable.
         Collective. It is for a callback that ends the program afterwards."""
         assert self._ckpt is not None
-        is_durable = make_room(self._ckpt)
+        is_durable = wait_for_save(self._ckpt)
         self._close()
         return is_durable
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the newest checkpoint."""
         _check(trainer, pl_module)
-        self._due = self._resumed = None
+        self._due, self._is_last, self._resumed = None, False, None
         self._restore_loaders()
         self._ranks, self._ckpt = RankGroup(), self._make()
         self._loaders = Loaders(trainer.fit_loop)
@@ -177,10 +176,10 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the final state, and wait until it is durable."""
         assert self._ckpt is not None
-        is_durable = make_room(self._ckpt)
-        if self._saved_step != trainer.global_step or not is_durable:
+        if self._saved_step != trainer.global_step or not wait_for_save(self._ckpt):
             is_over = _is_epoch_over(trainer)
             loops = self._loops() if is_over else within_epoch(self._loops())
+            self._is_last = True
             self._save(trainer, loops, is_epoch_over=is_over)
         self._close()
 
@@ -191,11 +190,12 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
     def _save(self, trainer: L.Trainer, loops: dict[str, Any], *, is_epoch_over: bool) -> None:
         assert self._ckpt is not None
         assert self._ranks is not None
-        self._due = None
+        self._due, is_last, self._is_last = None, self._is_last, False
         progress = gather(trainer, loops, self._epoch_rng, is_epoch_over, self._ranks)
         logged = trainer.callback_metrics
         metrics = {name: float(logged[name]) for name in self._metrics if name in logged}
-        self._ckpt.save(trainer.global_step, _state(trainer, ValueItem(progress)), metrics)
+        whole = _state(trainer, ValueItem(progress))
+        self._ckpt.save(trainer.global_step, whole, metrics, is_last=is_last)
         self._saved_step = trainer.global_step
 
     def _loops(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.errors import CheckpointError
-from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.final_save import wait_for_save
 from checkpointing.integrations.value_item import ValueItem
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.partial_load import load
@@ -95,7 +95,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         if not self.enable:
             return False
         self._ckpt.save(step, self._whole(ValueItem(self._gather_positions())), is_last=True)
-        return make_room(self._ckpt)
+        return wait_for_save(self._ckpt)
 
     def _load(self, step: int = -1) -> bool:
         """
