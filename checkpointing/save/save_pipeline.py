@@ -105,9 +105,17 @@ class SavePipeline:
         anything is waited for, because this process may have to end soon."""
         if self._is_on_any_rank(step, step in self._started):
             self._finish_earlier()
-        self._ranks.all_or_none(start)
+        self._start_together(start)
         if self._is_on_any_rank(step, self._outcomes.of(step).fate is SaveStatus.GONE):
             self._finish_earlier()
+            self._start_together(start)
+
+    def _start_together(self, start: Callable[[], None]) -> None:
+        """Start a save after which the ranks agree; a rank that fails must not leave the others
+        waiting for it."""
+        if self.shipper.is_bucketed:  # then starting is a collective itself
+            start()
+        else:
             self._ranks.all_or_none(start)
 
     def _is_on_any_rank(self, step: int, is_here: bool) -> bool:
