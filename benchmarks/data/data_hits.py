@@ -39,7 +39,9 @@ HURRY = 100
 class Unplanned(NodeStore):
     """Keeps to itself what will be read, so that only the past counts."""
 
-    def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None: ...
+    def publish_plan(
+        self, uses: Sequence[tuple[ShardRef | str, float]], *, since_s: float | None = None
+    ) -> None: ...
 
 
 def hits(

@@ -237,7 +237,8 @@ class CachedShard:
     def _restart_download(self) -> None:
         """Start another download, at most `_STARTS` times; after that, read from the source."""
         if self._starts < _STARTS:
-            self.use_job(self._jobs.start(self.ref, time.monotonic()))
+            needed_s = min(time.monotonic(), self._disk.due_s(self.ref))
+            self.use_job(self._jobs.start(self.ref, needed_s))
         else:
             _log.warning(
                 "shard %s was removed from the cache %d times before it was read: it is read from"

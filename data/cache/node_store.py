@@ -145,6 +145,8 @@ class NodeStore:
 
         Args:
             when_s: seconds until it is needed: no shard that is needed sooner is evicted for it.
+                If it was needed sooner by the plans, that counts: where reads are slower than
+                planned, shards that come after it are overdue as well.
 
         Raises FetchError for a local shard that is missing or has another length, DataError for an
         invalid URL or a closed store; other errors are raised by the read that meets them.
@@ -166,7 +168,8 @@ class NodeStore:
             shard.use_file(*found)
             self.metrics.add(hits=1)
         else:
-            shard.use_job(self._jobs.start(ref, time.monotonic() + when_s))
+            needed_s = time.monotonic() + when_s
+            shard.use_job(self._jobs.start(ref, min(needed_s, self._disk.due_s(ref))))
         return shard
 
     def prefetch(self, ref: ShardRef, *, when_s: float | None = None) -> bool:
@@ -214,12 +217,17 @@ class NodeStore:
         """Return whether a shard is a file that is read in place. Raises DataError."""
         return self._in_place(url) is not None
 
-    def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
+    def publish_plan(
+        self, uses: Sequence[tuple[ShardRef | str, float]], *, since_s: float | None = None
+    ) -> None:
         """Publish what this process will read: (shard or its URL, seconds until it is read).
 
         Replaces the plan published before. It counts while this process lives.
+
+        Args:
+            since_s: the time from which the seconds count, by the monotonic clock; None: now.
         """
-        now_s = time.monotonic()
+        now_s = time.monotonic() if since_s is None else since_s
         plan: dict[str, float] = {}
         for shard, in_s in uses:
             key = url_key(shard.url if isinstance(shard, ShardRef) else shard)

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
@@ -141,6 +142,21 @@ def _check_sample_size(dataset: Dataset) -> None:
         )
 
 
+class _Pace(NamedTuple):
+    """When positions are read, as was foreseen at one moment. The plan and the shards that are
+    fetched take their times from the same one: otherwise a change of speed would let a shard evict
+    one that is read before it."""
+
+    at: int
+    at_s: float
+    """The moment, by the monotonic clock, at which `at` was the next position."""
+    each_s: float
+
+    def due_s(self, position: int) -> float:
+        """Return when a position is read, by the monotonic clock."""
+        return self.at_s + max(0, position - self.at) * self.each_s
+
+
 class _PrefetchState:
     """The state that the threads share."""
 
@@ -156,8 +172,8 @@ class _PrefetchState:
         self._stream, self._position, self._streams = stream, position, streams
         self._end, self._closing, self._depth = end, closing, depth
         self._lock = threading.Lock()
-        self._start = (position(), time.monotonic())
-        self._uses: Iterator[tuple[int, ShardUse]] | None = self._uses_from(self._start[0])
+        self._start = self._pace = _Pace(position(), time.monotonic(), _GUESS_S)
+        self._uses: Iterator[tuple[int, ShardUse]] | None = self._uses_from(self._start.at)
         self._failures: set[str] = set()
         # of datasets: fetched, and not yet read to the end; and for which there was no room
         self._running: list[tuple[int, ShardUse]] = []
@@ -186,7 +202,7 @@ class _PrefetchState:
         dataset, use = found
         ref = self._stream.datasets[dataset].ref(use.shard)
         store = self._stream.datasets[dataset].store
-        if store.prefetch(ref, when_s=self._seconds_until(use.first)):
+        if store.prefetch(ref, when_s=self._pace.due_s(use.first) - time.monotonic()):
             return 0.0
         self._waiting.append(found)
         return _AGAIN_S / 5
@@ -207,8 +223,9 @@ class _PrefetchState:
             self._publish_plans(at)
             self._release_finished(at)
             while self._waiting:
-                if not self._is_open(*(found := self._waiting.popleft())):
-                    return found  # the others are read from their source by now
+                found = self._waiting.popleft()
+                if found[1].last >= at and not self._is_open(*found):
+                    return found  # the others are read from their source by now, or were
             self._uses = self._uses or self._uses_from(at)
             while sum(use.first > at for _, use in self._running) < self._depth:
                 if (ahead := next(self._uses, None)) is None:
@@ -237,16 +254,18 @@ class _PrefetchState:
 
     def _publish_plans(self, at: int) -> None:
         """Publish the next-use plan of each store that is read from."""
-        if time.monotonic() - self._published_s < _AGAIN_S:
+        now_s = time.monotonic()
+        if now_s - self._published_s < _AGAIN_S:
             return
-        self._published_s = time.monotonic()
+        self._published_s, pace = now_s, self._pace_at(at, now_s)
         plans: dict[NodeStore, list[tuple[ShardRef | str, float]]] = {}
         for number, use in islice(self._next_uses(at), PLANNED):
             dataset = self._stream.datasets[number]
-            planned = (dataset.manifest.urls[use.shard], self._seconds_until(use.first))
+            planned = (dataset.manifest.urls[use.shard], pace.due_s(use.first) - now_s)
             plans.setdefault(dataset.store, []).append(planned)
         for store, plan in plans.items():
-            store.publish_plan(plan)
+            store.publish_plan(plan, since_s=now_s)
+        self._pace = pace
 
     def _next_uses(self, at: int) -> Iterator[tuple[int, ShardUse]]:
         """Yield the next use of each shard, as long as further shards may come: few shards recur
@@ -267,9 +286,8 @@ class _PrefetchState:
         uses = self._stream.ahead(at, self._streams)
         return uses if end is None else takewhile(lambda found: found[1].first < end, uses)
 
-    def _seconds_until(self, first: int) -> float:
-        """Return the seconds until a position is read, at the speed so far."""
-        at, (begun, begun_s) = self._position(), self._start
-        passed = at - begun
-        each_s = (time.monotonic() - begun_s) / passed if passed > 0 else _GUESS_S
-        return max(0, first - at) * each_s
+    def _pace_at(self, at: int, now_s: float) -> _Pace:
+        """Return the pace at the speed so far."""
+        passed = at - self._start.at
+        each_s = (now_s - self._start.at_s) / passed if passed > 0 else _GUESS_S
+        return _Pace(at, now_s, each_s)
