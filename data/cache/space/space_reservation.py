@@ -166,7 +166,8 @@ def evict(
     """Evict shards that free `shortage` bytes, or none. The ledger must be held.
 
     Args:
-        replaced: URL key of an object whose older versions count as being in no plan.
+        replaced: URL key of the shard that is fetched, whose older versions count as being in no
+            plan.
     """
     found = victims(folder, everything, shortage, when_s, replaced)
     if found is None:
@@ -186,7 +187,9 @@ def victims(
 ) -> list[tuple[EvictionCandidate, CachedFile]] | None:
     """Return what `evict` would remove; None if it cannot free enough."""
     uses = next_use_plans.next_uses(folder.plans)
-    uses.pop(replaced, None)
+    planned_s = uses.pop(replaced, when_s)
+    if when_s > time.monotonic():  # fetched ahead: a newer plan tells later times of all shards
+        when_s = max(when_s, planned_s)
     unused = {one.entry.stem: one for one in everything if idle(folder, one)}
     unused |= {one.entry.stem: one for one in unpacked(folder)}
     candidates = [

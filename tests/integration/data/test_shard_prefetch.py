@@ -167,6 +167,20 @@ def test_a_shard_that_is_read_takes_the_place_of_one_that_is_overdue_after_it(
         assert store.metrics.downloads == 4, "the last one was evicted"
 
 
+def test_a_shard_that_is_fetched_ahead_is_needed_no_sooner_than_the_newest_plan_says(
+    manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """One that was chosen before the plan was published again, where reads have become slower."""
+    manifest = manifests[0]
+    with NodeStore(tmp_path / "cache", int(1.5 * manifest.bytes.max()), free_reserve=0) as store:
+        one, two = (Dataset(manifest, store).ref(shard) for shard in range(2))
+        assert store.prefetch(one)
+        store.publish_plan([(one, 5000.0), (two, 6000.0)])
+        assert not store.prefetch(two, when_s=4000.0)
+        store.publish_plan([(one, 5000.0), (two, 3000.0)])
+        assert store.prefetch(two, when_s=4000.0)
+
+
 def test_a_shard_that_waited_for_room_until_it_was_read_is_not_fetched(
     manifests: list[Manifest], tmp_path: Path
 ) -> None:
