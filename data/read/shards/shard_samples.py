@@ -186,8 +186,8 @@ class ShardSamples:
 
     def release(self) -> None:
         """Close the file; reads that are under way are not disturbed."""
-        self._read_by(None)
         self._shard = None
+        self._read_by(None)
 
     def _read_by(self, direct: SampleReader | None) -> None:
         """Read samples by this reader from now on; None: by none."""
@@ -213,6 +213,8 @@ class ShardSamples:
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
             self._read_by(self._direct_reader(file))
+            if self._shard is not shard:  # another thread has released it meanwhile
+                self._read_by(None)
         return shard
 
     def _direct_reader(self, file: FileHandle) -> SampleReader:

@@ -16,6 +16,8 @@ from data.index.shard.shard_scan import scan_shard
 from data.read.dataset import open_dataset
 from data.read.loader import Loader
 from data.read.shards import single_members
+from data.read.shards.piece_reads import SampleReader
+from data.read.shards.shard_samples import ShardSamples
 from data.read.shards.single_members import (
     SingleMemberFile,
     entry_bytes,
@@ -89,9 +91,11 @@ def test_files_are_forgotten_once_a_shard_closes_its_own(tmp_path: Path) -> None
     build_index(tmp_path, hash=True)
     loader = Loader(open_dataset(tmp_path), global_batch=3, threads=0, epochs=3)
     batches = iter(loader)
+    before = [ref() for ref in single_members._all_open_files]
     next(batches)
     next(batches)  # by files that are known
-    known = [one for ref in single_members._all_open_files if (one := ref()) and one.files]
+    found = [ref() for ref in single_members._all_open_files]
+    known = [one for one in found if one is not None and one not in before]
     assert [len(one.files) for one in known] == [2]
     other = open_dataset(tmp_path)
     other.read(0)
@@ -99,6 +103,24 @@ def test_files_are_forgotten_once_a_shard_closes_its_own(tmp_path: Path) -> None
     assert [one.files for one in known] == [{}]
     assert sorted(sample["bin"] for sample in next(batches).data) == [b"1", b"2", b"3"]
     loader.close()
+
+
+def test_a_shard_that_is_released_while_it_is_read_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would close it: its descriptor is no longer counted."""
+    write_tar(tmp_path / "0.tar", [("a.bin", b"1")])
+    build_index(tmp_path, hash=True)
+    shard = open_dataset(tmp_path).opened(0)
+    make = ShardSamples._direct_reader
+
+    def released(self: ShardSamples, file: FileHandle) -> SampleReader:
+        self.release()  # as another thread may
+        return make(self, file)
+
+    monkeypatch.setattr(ShardSamples, "_direct_reader", released)
+    assert shard.read(0)[0]["bin"] == b"1"
+    assert (shard.is_open, shard.single_member_file, shard._direct) == (False, None, None)
 
 
 def test_a_shard_without_checksums_of_contents_has_no_records(tmp_path: Path) -> None:
