@@ -82,7 +82,9 @@ def check_takes(name: str, function: Callable[..., Any], arguments: Sequence[str
         signature.bind(*arguments)
     except TypeError as error:
         call = f"{name}({', '.join(arguments)})"
-        raise ArgumentError(f"{name} is called as {call}, but {function!r}: {error}") from error
+        raise ArgumentError(
+            f"{name} is called as {call}, but {function!r:.100}: {error}"
+        ) from error
 
 
 TYPES: Mapping[Any, tuple[Any, str]] = {
@@ -123,7 +125,7 @@ def _bind(
         wanted = _wanted(parameters[key].annotation)
         if wanted and not any(_fits(value, kind) for kind in wanted):
             described = " or ".join(TYPES[kind][1] for kind in wanted)
-            raise ArgumentError(f"{name}: {key} must be {described}, got {value!r}")
+            raise ArgumentError(f"{name}: {key} must be {described}, got {value!r:.100}")
     return bound
 
 

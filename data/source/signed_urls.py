@@ -56,10 +56,10 @@ class SignedUrls:
         except Exception as error:  # whatever the user's code raises
             what = f"{type(error).__name__}: {masked(str(error))}"
             raise PermanentSourceError(f"the function `sign` failed: {what}") from error
-        if not isinstance(signed, str) or urlsplit(signed).scheme not in ("http", "https"):
-            kind = type(signed).__name__
+        if not _is_http(signed):
+            kind = "another text" if isinstance(signed, str) else f"a {type(signed).__name__}"
             raise PermanentSourceError(
-                f"the function `sign` must return an http(s) URL, it returned another {kind}"
+                f"the function `sign` must return an http(s) URL, it returned {kind}"
             )
         return signed
 
@@ -67,6 +67,13 @@ class SignedUrls:
         if len(self._kept) >= _KEPT:
             self._kept = {}
         self._kept[url] = signed
+
+
+def _is_http(url: object) -> bool:
+    try:
+        return isinstance(url, str) and urlsplit(url).scheme in ("http", "https")
+    except ValueError:  # its text may show a password
+        return False
 
 
 def is_over(url: str, at: datetime) -> bool:

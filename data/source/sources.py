@@ -348,6 +348,11 @@ class _HttpOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
     sign: Sign | None = None
 
+    def __post_init__(self) -> None:
+        if self.sign is not None and not callable(self.sign):
+            kind = type(self.sign).__name__  # the value may be a secret
+            raise DataError(f"options of http: sign must be a function of a URL, got a {kind}")
+
 
 def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
     try:

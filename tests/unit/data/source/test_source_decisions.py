@@ -29,6 +29,7 @@ from data.source.piece_size import LEAST, MOST, PieceSize, piece_bytes
 from data.source.protocol import PermanentSourceError, RefusedError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
 from data.source.signed_urls import SignedUrls
+from data.source.sources import Sources
 
 
 class TestAddresses:
@@ -172,11 +173,16 @@ class TestSignatures:
             with urls.used("https://h/x") as asked:
                 assert asked == f"https://h/x?Expires={number}"
 
-    @pytest.mark.parametrize("signed", [None, b"https://h/x", "s3://b/x", "/x"])
+    @pytest.mark.parametrize("signed", [None, b"https://h/x", "s3://b/x", "https://u:pw@[h/x"])
     def test_it_must_be_a_url(self, signed: Any) -> None:
         urls = SignedUrls(lambda _: signed)
-        with pytest.raises(PermanentSourceError, match="must return an http"):
+        with pytest.raises(PermanentSourceError, match="must return an http") as raised:
             urls.used("https://h/x").__enter__()
+        assert "pw" not in str(raised.value)
+
+    def test_what_is_no_function_is_refused_at_once(self) -> None:
+        with pytest.raises(DataError, match="sign must be a function of a URL, got a str"):
+            Sources({"http": {"sign": "secret"}})
 
     def test_what_a_function_raises_is_told_without_the_secrets_of_urls(self) -> None:
         def sign(url: str) -> str:
