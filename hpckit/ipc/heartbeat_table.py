@@ -59,6 +59,9 @@ class WorkerPhase(IntEnum):
     """The worker validates between two steps, for as long as there are samples."""
     RUNNING = 9
     """The worker executes a program that has reported no step."""
+    REPLACED = 10
+    """The program has put another one in its place (execve(2)), which reports no end: the exit
+    status of the process alone says how it ended."""
 
 
 @dataclass(frozen=True)

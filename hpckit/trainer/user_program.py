@@ -110,7 +110,7 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
         if python is None:
             _run_child(command.arguments, heartbeats, number)
         else:
-            with _end_reported(end, lambda: _report_running(heartbeats)):
+            with _end_reported(end, heartbeats):
                 _run_python(python, code, heartbeats, number)
         end()
 
@@ -290,10 +290,10 @@ def _run_python(
 
 
 @contextmanager
-def _end_reported(report: Callable[[], None], take_back: Callable[[], None]) -> Iterator[None]:
-    """Has what ends this program without an exception report its end first: `os._exit(0)`, by which
-    some scripts end, and `os.execv` and `os.execve`, which put another program in its place. If
-    that fails, `take_back` is called."""
+def _end_reported(report: Callable[[], None], heartbeats: HeartbeatWriter) -> Iterator[None]:
+    """Has what ends this program without an exception reported first: `os._exit(0)`, by which some
+    scripts end, and `os.execv` and `os.execve`, which put another program in its place. Such a
+    failure is taken back, and the program goes on as before."""
     process, exit_now = os.getpid(), os._exit
 
     def end(status: int) -> NoReturn:
@@ -307,11 +307,12 @@ def _end_reported(report: Callable[[], None], take_back: Callable[[], None]) -> 
         def replace_program(*args: Any, **options: Any) -> NoReturn:
             if os.getpid() != process:
                 replace(*args, **options)
-            report()
+            before, step = heartbeats.phase(), heartbeats.last_step()
+            heartbeats.report(WorkerPhase.REPLACED, step)
             try:
                 replace(*args, **options)
             except BaseException:
-                take_back()
+                heartbeats.report(before, step)
                 raise
 
         return replace_program
@@ -422,10 +423,6 @@ def _report_end(heartbeats: HeartbeatWriter) -> None:
     is_asked = heartbeats.request() is not WorkerRequest.NONE
     phase = WorkerPhase.LEFT if is_asked else WorkerPhase.DONE
     heartbeats.report(phase, heartbeats.last_step())
-
-
-def _report_running(heartbeats: HeartbeatWriter) -> None:
-    heartbeats.report(WorkerPhase.RUNNING, heartbeats.last_step())
 
 
 def _leave(heartbeats: HeartbeatWriter) -> None:

@@ -17,6 +17,8 @@ GOING = (
     WorkerPhase.RUNNING,
 )
 """Phases of a worker that has not ended."""
+_WITHOUT_END = {WorkerPhase.RUNNING, WorkerPhase.REPLACED}
+"""Phases of a program whose exit status alone says how it ended."""
 
 
 def lost_workers(slots: Sequence[Heartbeat], alive: Callable[[int], bool]) -> dict[int, Heartbeat]:
@@ -117,11 +119,11 @@ def failed(slots: Sequence[Heartbeat]) -> bool:
 
 def node_exit(slots: Sequence[Heartbeat], returncode: int, request: WorkerRequest) -> NodeExit:
     """Returns how the node ended, after torchrun ended by itself with `returncode`. A program that
-    has put another one in its place (execve(2)) has reported no end."""
+    has put another one in its place has reported no end."""
     unreported = WorkerPhase.DONE if request is WorkerRequest.NONE else WorkerPhase.LEFT
     phases = {slot.phase for slot in slots}
-    if returncode == 0 and WorkerPhase.RUNNING in phases:
-        phases = phases - {WorkerPhase.RUNNING} | {unreported}
+    if returncode == 0 and phases & _WITHOUT_END:
+        phases = phases - _WITHOUT_END | {unreported}
     if WorkerPhase.REFUSED in phases:
         return NodeExit.REFUSED
     if returncode == 0 and phases == {WorkerPhase.DONE}:

@@ -190,8 +190,9 @@ os.execvp(sys.executable, [sys.executable, "-c", "print('other', flush=True); in
 """
 
 
-def test_a_program_that_puts_another_one_in_its_place_has_ended(place: Place) -> None:
-    """Else its process, once it has ended well, would count as lost."""
+def test_a_program_that_puts_another_one_in_its_place_is_not_over(place: Place) -> None:
+    """Its process, once it has ended well, does not count as lost, and has not reported the end of
+    training, as it may be asked to leave before."""
     (place.code / "train.py").write_text(REPLACED)
     with place.worker("python", "train.py") as worker:
         assert line_of(worker) == "none"
@@ -201,7 +202,7 @@ def test_a_program_that_puts_another_one_in_its_place_has_ended(place: Place) ->
         worker.stdin.write("\n")
         worker.stdin.flush()
         assert line_of(worker) == "other"
-        assert place.phase is WorkerPhase.DONE
+        assert place.phase is WorkerPhase.REPLACED
 
 
 SPAWNING = """

@@ -21,7 +21,7 @@ from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase, WorkerRequest
 
 STARTING, TRAINING, DONE = WorkerPhase.STARTING, WorkerPhase.TRAINING, WorkerPhase.DONE
 LEFT, FAILED, REFUSED = WorkerPhase.LEFT, WorkerPhase.FAILED, WorkerPhase.REFUSED
-RUNNING = WorkerPhase.RUNNING
+RUNNING, REPLACED = WorkerPhase.RUNNING, WorkerPhase.REPLACED
 NONE, PREEMPT, STOP = WorkerRequest.NONE, WorkerRequest.PREEMPT, WorkerRequest.STOP
 
 
@@ -50,6 +50,9 @@ def slots(*phases: WorkerPhase) -> list[Heartbeat]:
         ((RUNNING, DONE), 0, NONE, NodeExit.DONE),
         ((RUNNING, LEFT), 0, PREEMPT, NodeExit.LEFT),
         ((RUNNING, DONE), 1, NONE, NodeExit.FAILED),
+        ((RUNNING, REPLACED), 0, NONE, NodeExit.DONE),
+        ((REPLACED, DONE), 0, PREEMPT, NodeExit.LEFT),
+        ((REPLACED, DONE), 1, NONE, NodeExit.FAILED),
     ],
 )
 def test_how_a_node_ended(
