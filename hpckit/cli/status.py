@@ -92,9 +92,10 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
         out.note(
             f"Slurm does not answer ({slurm.error}): the states come from the run directories alone"
         )
-    if not runs and not left_out:
-        is_there = "no run in" if root.is_dir() else "there is no folder"
-        out.note(f"{is_there} {root.resolve()}; another one: --root")
+    if not runs:
+        if not left_out:
+            is_there = "no run in" if root.is_dir() else "there is no folder"
+            out.note(f"{is_there} {root.resolve()}; another one: --root")
         return
     shown = table_of(runs, time.time(), out.width)
     out.table(shown.table)

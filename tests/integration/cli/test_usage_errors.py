@@ -140,6 +140,15 @@ def test_a_damaged_run_is_left_out_of_the_list(folder: Path) -> None:
     assert "Is a directory" in left_out["events-00000000"]
 
 
+def test_where_all_runs_are_damaged_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "a-12345678" / "submissions" / "001").mkdir(parents=True)
+    (tmp_path / "a-12345678" / "events.jsonl").mkdir()
+    result = CliRunner().invoke(app, ["status", "--root", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("a-12345678 is left out: ")
+
+
 OWN = {
     "latin": (
         "experiment",
