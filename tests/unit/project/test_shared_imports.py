@@ -284,7 +284,7 @@ import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
 print("up", flush=True)
 while True:
-    time.sleep(600)
+    time.sleep(0.1)  # a longer one may begin between a signal and its handler
 """
 
 
