@@ -35,10 +35,11 @@ time.sleep(1)
 """
 
 HANDLED = """
-import signal
+import select, signal
 signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
 print("own", flush=True)
-sys.stdin.readline()
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    pass  # a longer wait may begin between a signal and its handler
 """
 WITH_LOOP = """
 import asyncio, signal
