@@ -97,8 +97,10 @@ def diff(
 
 
 def _require_match(globs: Sequence[str] | None, sides: Sequence[Checkpoint]) -> None:
+    if not globs:
+        return
     names = dict.fromkeys(name for one in sides for name in (*one.tensors(), *one.values()))
-    if globs and not any(matches(name, globs) for name in names):
+    if not any(matches(name, globs) for name in names):
         raise unmatched(globs, "nothing in A or B", names)
 
 
