@@ -26,6 +26,7 @@ from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS, HIDDEN
 from hpckit.config.spec_error import SpecError as SpecError
 from hpckit.system.pydantic_plugins import without_plugin_search
+from hpckit.text.undecodable_text import is_undecodable
 
 _Group = TypeVar("_Group")
 
@@ -64,7 +65,7 @@ def parse_spec(
         with _without_plugins():
             spec = _adapter().validate_json(json.dumps(whole))
     except ValidationError as error:
-        raise SpecError(list(_explain(error))) from None
+        raise SpecError(list(_undecodable(whole)) or list(_explain(error))) from None
     except renamed_keys.BothSpellingsError as error:
         raise SpecError([str(error)]) from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -242,6 +243,20 @@ def dump_spec(
     return yaml.safe_dump(values, sort_keys=False)
 
 
+def _undecodable(value: object, key: str = "config") -> Iterator[str]:
+    """Yields what is wrong with each key and value that is not UTF-8. pydantic would only say at
+    which character of all values that is."""
+    if isinstance(value, str) and is_undecodable(value):
+        yield f"{key}: {value!a} is not UTF-8, as which the values of a run are kept"
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _undecodable(name, key)
+            yield from _undecodable(inner, name if key == "config" else f"{key}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _undecodable(inner, key)
+
+
 def _explain(error: ValidationError) -> Iterator[str]:
     items = error.errors(include_url=False)
     missing = Counter(str(item["loc"][0]) for item in items if item["type"] in _MISSING)
@@ -268,6 +283,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
         elif item["type"] in _MISSING:
             yield f"{key}: has no value"
+        elif item["type"] == "json_invalid":  # its input is that of all keys
+            yield f"{key}: has a value that cannot be read ({item['msg']})"
         elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}"
         elif item["type"] == "string_pattern_mismatch":

@@ -20,6 +20,7 @@ from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import MixtureSpec, PackSpec, RunSpec
+from hpckit.config.spec_error import SpecError
 from hpckit.config.spec_parser import with_values
 from hpckit.rundir.code_snapshot.snapshot import Project, hidden_packages, shadowed_packages
 from hpckit.rundir.directory import RunDir
@@ -32,6 +33,7 @@ from hpckit.submit.preflight.torch_version import torch_problems
 from hpckit.submit.preflight.writable_folder import unwritable
 from hpckit.system.private_folders import folder_problem
 from hpckit.system.store_timeouts import interactive_store_options
+from hpckit.text.undecodable_text import is_undecodable
 
 if TYPE_CHECKING:
     from data import Dataset
@@ -49,8 +51,18 @@ class Preflight:
 
 
 def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
-    """Returns `spec` with its relative paths resolved against `base`, as a job may run
-    elsewhere."""
+    """Returns `spec` with its relative paths resolved against `base`, as a job may run elsewhere.
+
+    Raises:
+        SpecError: `base` cannot be written into a spec.
+    """
+    if is_undecodable(str(base)):
+        raise SpecError(
+            [
+                f"{str(base)!a}: the path of this folder is not UTF-8, as which the values of a "
+                "run are kept; rename it, or launch from another folder"
+            ]
+        )
     pack = spec.data.pack
     if pack and pack.source != "stdlib":
         pack = with_values(pack, source=_absolute(pack.source, base))

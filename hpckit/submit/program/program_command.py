@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.config.entry_points import is_python
 from hpckit.config.spec_error import SpecError
+from hpckit.text.undecodable_text import is_undecodable
 
 if TYPE_CHECKING:
     from hpckit.config.spec import RunSpec
@@ -123,7 +124,7 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         given = "-m mine.train" if what == "module" else "train.py"
         raise SpecError([f"-- {shown}: no {what} follows; write `-- {words[0]} {given}`"])
     for word in words:
-        if _is_undecodable(word):
+        if is_undecodable(word):
             raise SpecError(
                 [
                     f"-- {word!a}: is not UTF-8, as which the arguments of a run are kept; "
@@ -147,11 +148,6 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
     if module in _RUN_MODULES:
         return _parse_torchrun(rest)
     return ProgramCommand(tuple(words))
-
-
-def _is_undecodable(word: str) -> bool:
-    """Returns whether the word of a command line has bytes that are not UTF-8 (PEP 383)."""
-    return any("\udc80" <= sign <= "\udcff" for sign in word)
 
 
 def _module_of(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -591,6 +591,20 @@ def test_data_that_is_not_plain_is_refused() -> None:
     assert "not plain data" in line
 
 
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    (line,) = refusal({"user_config": deep})
+    assert "recursion limit" in line
+    assert len(line) < 200
+
+
+def test_a_value_that_is_not_utf_8_is_refused_by_its_key() -> None:
+    (line,) = refusal({"user_config": {"x": ["caf\udce9"]}})
+    assert line.startswith("user_config.x: 'caf\\udce9' is not UTF-8")
+
+
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: [", "just text"])
 def test_a_damaged_spec_file_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "spec.yaml"

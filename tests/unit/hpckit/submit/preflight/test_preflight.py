@@ -17,6 +17,7 @@ from tokenizers.models import WordLevel
 
 from checkpointing import Store
 from data import Tokeniser, build_index, pack_folder
+from hpckit.config.spec_error import SpecError
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
@@ -527,6 +528,11 @@ def test_relative_paths_are_taken_from_where_the_user_stands(
     assert spec.data.pack.source == "/home/me/texts"
     assert spec.checkpoint.url == "/projects/me/ckpts"
     assert spec.data.cache == "/home/me/cache"
+
+
+def test_a_folder_whose_path_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^'/caf\\udce9': the path of this folder is not UTF-8"):
+        with_absolute_paths(make_spec(), Path("/caf\udce9"))
 
 
 def test_what_is_absolute_a_name_or_a_url_stays() -> None:
