@@ -221,7 +221,11 @@ def is_gone(pid: int) -> bool:
 
 def saved(store: Path) -> dict[int, CatalogEntry]:
     """Committed checkpoints by step, each the newest of its step."""
-    found, unreadable = committed(Store.open(store), RUN)
+    try:
+        opened = Store.open(store)
+    except FileNotFoundError:  # no service has made it yet
+        return {}
+    found, unreadable = committed(opened, RUN)
     assert not unreadable
     return {one.stored.save.step: one for one in sorted(found, key=lambda one: one.stored)}
 
