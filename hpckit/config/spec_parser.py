@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ _MANY_MISSING = 5
 """Number of keys of a group without a value from which on they are not listed."""
 _SHORT = 3
 """Letters of a key of which one wrong letter counts less."""
+_plugins_lock = threading.RLock()
 
 
 def parse_spec(
@@ -128,18 +130,19 @@ def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
 def _without_plugins() -> Iterator[None]:
     """Disables pydantic's plug-ins in the block. A spec needs none, and the search for them reads
     the metadata of all installed packages, which takes about 25 ms. They are enabled again
-    afterwards."""
+    afterwards. One thread at a time is in the block, as each restores what it has found."""
     name = "PYDANTIC_DISABLE_PLUGINS"
-    before = os.environ.get(name)
-    os.environ[name] = "__all__"
-    try:
-        with without_plugin_search():
-            yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+    with _plugins_lock:
+        before = os.environ.get(name)
+        os.environ[name] = "__all__"
+        try:
+            with without_plugin_search():
+                yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
 
 
 def read_spec(path: Path) -> RunSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpckit.config import spec_parser
 from hpckit.config.earlier_versions import ADDED
 from hpckit.config.run_identity import identity
 from hpckit.config.spec_parser import (
@@ -589,6 +592,21 @@ def test_a_value_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> No
 def test_data_that_is_not_plain_is_refused() -> None:
     (line,) = refusal({"user_config": {"x": {1, 2}}})
     assert "not plain data" in line
+
+
+def test_two_threads_leave_plug_ins_of_pydantic_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    monkeypatch.delenv(name, raising=False)
+    values = make_values()
+    other = threading.Thread(target=lambda: parse_spec(values))
+    with spec_parser._without_plugins():
+        other.start()
+        other.join(0.1)  # it waits for this one
+        assert other.is_alive()
+    other.join()
+    assert name not in os.environ
 
 
 def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
