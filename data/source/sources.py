@@ -349,8 +349,9 @@ class _HttpOptions:
     sign: Sign | None = None
 
     def __post_init__(self) -> None:
-        if self.sign is not None and not callable(self.sign):
-            kind = type(self.sign).__name__  # the value may be a secret
+        given: object = self.sign
+        if given is not None and not callable(given):
+            kind = type(given).__name__  # the value may be a secret
             raise DataError(f"options of http: sign must be a function of a URL, got a {kind}")
 
 

@@ -138,7 +138,8 @@ def test_no_change_of_speed_has_a_shard_evict_one_that_is_read_before_it(
 ) -> None:
     """Each was needed as soon as it was told by the speed at that moment, and the others as soon as
     by the plan, which was some seconds older."""
-    with Recorded(tmp_path / "cache", 10**9, free_reserve=0) as store:
+    store = Recorded(tmp_path / "cache", 10**9, free_reserve=0)
+    with store:
         store.fetched = {}
         stream = SingleStream.of(Dataset(manifests[0], store), OrderOptions(streams=1, window=1))
         at = iter((0, 0, *range(EACH - 1, SHARDS * EACH)))
@@ -161,7 +162,7 @@ def test_a_shard_that_is_read_takes_the_place_of_one_that_is_overdue_after_it(
             assert store.prefetch(ref)
         store.publish_plan([(ref, number - 4.0) for number, ref in enumerate((one, *others))])
         with store.open(one) as shard:
-            until(lambda: shard.pread(0, 1) and shard.local, "it is in the cache")
+            until(lambda: bool(shard.pread(0, 1)) and shard.local, "it is in the cache")
         assert store.metrics.evictions == 1
         assert store.prefetch(others[0])
         assert store.metrics.downloads == 4, "the last one was evicted"
