@@ -8,7 +8,7 @@
   `Tensor.copy_`, tensor by tensor. It is the median of five copies in a row, since a single one
   took between 0.03 and 0.2 s where a restore took 0.10 to 0.11. None of the peers has this without
   a launcher of its own. For "hpckit" the `Checkpointer` is created before the state is filled with
-  zeros, so it has time to map the snapshot; for "hpckit, at once" it is created when the clock
+  zeros, so it has time to map the snapshot; for "hpckit, not mapped" it is created when the clock
   starts, but outside of it. "shared memory" and "shared memory, mapped" are the copy alone, which
   these two make. With `--mib 4 --width 64`, the times are what a restore costs without the bytes.
 - *restore_disk*: from files in the page cache, and *restore_disk_cold*: from the disk; before each
@@ -144,8 +144,8 @@ class RestoreBench:
             MAPPED: partial(
                 self._timed, partial(bare.from_shared_memory, is_mapped=True), times=COPIES
             ),
-            "hpckit": partial(self._left_in_memory, is_at_once=False),
-            "hpckit, at once": partial(self._left_in_memory, is_at_once=True),
+            "hpckit": partial(self._left_in_memory, is_mapped=True),
+            "hpckit, not mapped": partial(self._left_in_memory, is_mapped=False),
         }
 
     def save(self, more: list[SaveMethod]) -> None:
@@ -211,13 +211,13 @@ class RestoreBench:
                     raise AssertionError(f"{name} is not what was saved")
         return median(seconds)
 
-    def _left_in_memory(self, *, is_at_once: bool) -> float:
+    def _left_in_memory(self, *, is_mapped: bool) -> float:
         found: list[HpckitSaveMethod] = []
 
         def create() -> None:
             found.append(HpckitSaveMethod("hpckit", self._left, self.trained, restore=False))
 
-        if is_at_once:
+        if not is_mapped:
             seconds = self._timed(lambda: found[0].load(), prepare=create)
         else:
             create()

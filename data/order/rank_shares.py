@@ -176,7 +176,7 @@ def steps_from(
 
 
 def _whole_steps(position: int, size: int, samples: int, end: int) -> Iterator[GlobalStep]:
-    """Yield the steps that begin before `end`, where each goes on where the last one has ended."""
+    """Yield the steps that begin before `end`, where each begins where the last one has ended."""
     most = MAX_POSITION - size
     while position < end:
         if size < 1 or samples < 1 or not 0 <= position <= most:

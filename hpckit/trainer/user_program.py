@@ -293,7 +293,7 @@ def _run_python(
 def _end_reported(report: Callable[[], None], heartbeats: HeartbeatWriter) -> Iterator[None]:
     """Has what ends this program without an exception reported first: `os._exit(0)`, by which some
     scripts end, and `os.execv` and `os.execve`, which put another program in its place. Such a
-    failure is taken back, and the program goes on as before."""
+    failure is taken back, and the program continues as before."""
     process, exit_now = os.getpid(), os._exit
 
     def end(status: int) -> NoReturn:
