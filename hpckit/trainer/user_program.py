@@ -292,8 +292,8 @@ def _run_python(
 @contextmanager
 def _end_reported(report: Callable[[], None], heartbeats: HeartbeatWriter) -> Iterator[None]:
     """Has what ends this program without an exception reported first: `os._exit(0)`, by which some
-    scripts end, and `os.execv` and `os.execve`, which put another program in its place. Such a
-    failure is taken back, and the program continues as before."""
+    scripts end, and `os.execv` and `os.execve`, which put another program in its place. If they
+    fail, the report is taken back, as the program continues."""
     process, exit_now = os.getpid(), os._exit
 
     def end(status: int) -> NoReturn:
