@@ -161,7 +161,9 @@ def test_a_commit_of_the_checkpointer_is_reported(tmp_path: Path) -> None:
     with launched(tmp_path / "run") as process:
         saver = CheckpointerTrainerCallback(tmp_path / "store", run="r", every=Steps(5), slots=4)
         fit(made(tmp_path, 0, Observer(lambda step: None), saver), saver)
-        assert process.checkpoints() == [5, 10, 12]
+        *earlier, last = process.checkpoints()
+    assert last == 12
+    assert earlier in ([], [5], [10], [5, 10])  # a newer save may take the place of one that waits
 
 
 def test_an_evaluation_that_decides_whether_to_save_is_left_out(tmp_path: Path) -> None:
