@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -40,30 +40,29 @@ _SHARDS, _EACH = 4, 400  # shards of each source, samples of each shard
 def sample_us(stream: SampleStream, world: int) -> float:
     """Returns microseconds of processor time per sample of a rank."""
     loader = Loader(stream, global_batch=_ROWS * world, rank=0, world_size=world, threads=0)
-    batches = iter(loader)
-    for _ in islice(batches, _BATCHES):
-        pass
-    begun_s = time.process_time()
-    for _ in islice(batches, _BATCHES):
-        pass
-    took_s = time.process_time() - begun_s
+    took_us = _sample_us(iter(loader), _BATCHES)
     loader.close()
-    return took_s / (_BATCHES * _ROWS) * 1e6
+    return took_us
 
 
 def locate_us(stream: SampleStream, world: int) -> float:
     """Returns microseconds of processor time per sample of a rank until it is known where it is."""
     loader = Loader(stream, global_batch=_ROWS * world, rank=0, world_size=world, threads=0)
     keep_freed_memory()
-    work = loader._plan.work(0)
-    for _ in islice(work, _STEPS):
+    took_us = _sample_us(loader._plan.work(0), _STEPS)
+    loader.close()
+    return took_us
+
+
+def _sample_us(steps: Iterator[object], count: int) -> float:
+    """Takes `count` steps of a rank twice, and returns the microseconds of processor time per
+    sample of the second time."""
+    for _ in islice(steps, count):
         pass
     begun_s = time.process_time()
-    for _ in islice(work, _STEPS):
+    for _ in islice(steps, count):
         pass
-    took_s = time.process_time() - begun_s
-    loader.close()
-    return took_s / (_STEPS * _ROWS) * 1e6
+    return (time.process_time() - begun_s) / (count * _ROWS) * 1e6
 
 
 def compare(

@@ -45,7 +45,7 @@ def test_killed_it_goes_on_as_if_nothing_had_been(
     with beside(partial(run, "plain_loop", reference, *words, launcher=launcher)) as finished:
         first = forks.run(root, *words, ranks=ranks, kill_at=30)
         second = forks.run(root, *words, ranks=ranks, kill_at=100)
-        restored = (min(second.losses) - 1) // EVERY * EVERY  # a line may be lost among warnings
+        restored = (min(second.losses) - 1) // EVERY * EVERY  # the first line was missing once
         kill_service(root, "plain", durable=restored)
         third = forks.run(root, *words, ranks=ranks)
         whole = finished.result()

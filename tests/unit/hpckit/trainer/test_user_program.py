@@ -156,6 +156,13 @@ def test_what_an_interrupted_function_holds_stays_until_the_process_ends(place: 
     assert place.phase is WorkerPhase.LEFT
 
 
+def press_enter(worker: subprocess.Popen[str]) -> None:
+    """Ends the `input()` of a program."""
+    assert worker.stdin is not None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+
+
 EXITING = """
 import os
 if child := os.fork():
@@ -172,9 +179,7 @@ def test_a_program_that_ends_its_process_has_ended(place: Place) -> None:
         assert line_of(worker) == "before"
         phase = place.phase
         assert phase is WorkerPhase.RUNNING, "a fork of it has ended"
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        press_enter(worker)
         assert worker.wait(180) == 0
     assert place.phase is WorkerPhase.DONE
 
@@ -198,9 +203,7 @@ def test_a_program_that_puts_another_one_in_its_place_is_not_over(place: Place) 
         assert line_of(worker) == "none"
         phase = place.phase
         assert phase is WorkerPhase.RUNNING, "it goes on, as there is no such program"
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        press_enter(worker)
         assert line_of(worker) == "other"
         assert place.phase is WorkerPhase.REPLACED
 
@@ -273,9 +276,7 @@ def test_a_fork_of_the_program_ends_for_itself(place: Place) -> None:
         said = [line_of(worker) for _ in range(5)]
         assert said == ["status 7", "text 1", "error 1", "of the child", "end 0"]
         assert place.phase is WorkerPhase.RUNNING
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        press_enter(worker)
         assert line_of(worker) == "ended"
 
 
