@@ -8,6 +8,7 @@ end of the job is near. The limit may have been changed since the job started.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import subprocess
 import time
@@ -18,6 +19,7 @@ from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation, is_cancelled
 from hpckit.slurm.scontrol import field, show_job
+from hpckit.text.slurm_times import parse_time
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +76,29 @@ def shows_time_limit(text: str, notice_s: float, now: float) -> bool:
     """Returns the same as `is_time_up`, from the output of `scontrol show job`, with times in
     seconds since the epoch, as `now`.
 
-    A preemption also moves the end of the job.
+    A preemption also moves the end of the job, and Slurm forgets the time of the preemption when it
+    requeues the job. So the end has to be that of the time limit, too.
 
     Args:
         notice_s: seconds before the time limit at which Slurm is to signal the job.
     """
     if field(text, "PreemptTime") not in (None, "None"):
         return False
-    return field(text, "Reason") == "TimeLimit" or is_near(field(text, "EndTime"), notice_s, now)
+    if field(text, "Reason") == "TimeLimit":
+        return True
+    limit = _end_by_limit(text)
+    is_by_limit = limit is None or limit - now <= notice_s + EARLY_S
+    return is_by_limit and is_near(field(text, "EndTime"), notice_s, now)
+
+
+def _end_by_limit(text: str) -> float | None:
+    """Returns when the time limit of a job ends, in seconds since the epoch, if it was never
+    suspended; infinity if there is no limit, None if it is unknown."""
+    limit, start = field(text, "TimeLimit"), field(text, "StartTime")
+    if limit == "UNLIMITED":
+        return math.inf
+    seconds = parse_time(limit or "")
+    return int(start) + seconds if start and start.isdigit() and seconds is not None else None
 
 
 def is_near(end: str | None, notice_s: float, now: float) -> bool:

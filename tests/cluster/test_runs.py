@@ -55,14 +55,16 @@ def test_preempted_and_carried_on_by_the_successor(
     it = launch(slurm, tmp_path, shards, UNHURRIED, setup)
     it.wait_for_step(23)
     slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
-    it.wait_for("run_ended", 2)
+    it.wait_for("run_ended", verdict="done")
     it.wait_until_over()
     assert_same_run(it.run, reference)
-    assert it.verdicts() == ["preempted", "done"]
-    assert [life.start_step >= 23 for life in history(it.run).lives] == [False, True]
-    first, second = it.events("run_started")
+    # Slurm may start the successor before the preemptor, if that waits for nodes of the first job
+    # that are completing, and then preempts the successor, too.
+    assert it.verdicts() in (["preempted", "done"], ["preempted", "preempted", "done"])
+    assert [life.start_step >= 23 for life in history(it.run).lives][:2] == [False, True]
+    first, second = it.events("run_started")[:2]
     assert second["job"] == it.events("successor_queued")[0]["job"] != first["job"]
-    before, after = (line.split(",") for line in paths.read_text().splitlines())
+    before, after = (line.split(",") for line in paths.read_text().splitlines()[:2])
     path = without_repeats(f"/opt:{before[1]}")
     assert after == [without_repeats(before[0]), path, "/l"], "the folders of the first job, once"
     slurm.wait_for_idle()

@@ -24,6 +24,13 @@ NOW = 1_000_000.0
         ("Reason=None EndTime=1000020 PreemptTime=999999", False),
         ("Reason=TimeLimit EndTime=Unknown PreemptTime=None", True),
         ("Reason=None EndTime=Unknown", False),
+        ("Reason=None TimeLimit=01:00:00 StartTime=996500 EndTime=1000100 PreemptTime=None", True),
+        # suspended for a while
+        ("Reason=None TimeLimit=01:00:00 StartTime=990000 EndTime=1000100 PreemptTime=None", True),
+        # preempted, and being requeued
+        ("Reason=None TimeLimit=365-00:00:00 StartTime=996500 EndTime=999999", False),
+        ("Reason=None TimeLimit=01:00:00 StartTime=Unknown EndTime=999999 PreemptTime=None", True),
+        ("Reason=None TimeLimit=UNLIMITED StartTime=996500 EndTime=999999", False),
         ("", False),
     ],
 )
