@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 from checkpointing.connections import (
     Connections,
@@ -56,6 +56,8 @@ class Checkpointer:
 
         ckpt = Checkpointer("s3://bucket/ckpts", run="gpt-7b", every=Minutes(10), keep=[Last(3)])
         ckpt = Checkpointer("s3://bucket/ckpts", CheckpointerOptions(run="gpt-7b", slots=3))
+
+    `with Checkpointer(...) as ckpt:` closes it at the end of the block.
 
     Args:
         root: the store that all ranks can write to: a directory, s3://bucket/folder, or any URL
@@ -301,6 +303,18 @@ class Checkpointer:
             last.callback(self._close_client)
             last.callback(self._shipper.settle)
             self._saves.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close at the end of a `with` block. After an exception, nothing is waited for: what was
+        staged is handed to the node's checkpoint service, which saves it."""
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._closed = True
+            self._dropped()
 
     def _close_client(self) -> None:
         self._client.close(goodbye=not self._saves.may_hold_unsaved)

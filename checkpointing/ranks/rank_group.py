@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -10,6 +13,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How long one rank may be behind another in a save or a restore. A rank that dies is noticed at
@@ -17,6 +21,8 @@ T = TypeVar("T")
 TIMEOUT = timedelta(hours=2)
 # The same for a save whose state has a new structure, which may be a mistake on one rank.
 STRUCTURE_TIMEOUT = timedelta(minutes=30)
+# Seconds after which a rank warns that it waits for ranks that may never make the same call.
+WAIT_WARNING_S = 60.0
 
 
 class RankGroup:
@@ -34,12 +40,38 @@ class RankGroup:
         self.structures: dist.ProcessGroup | None = None
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-            self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-            self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
+            with self.expect_all("creating a Checkpointer"):
+                self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+                self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
+                dist.barrier(self.control)  # new_group does not wait on rank 0
 
     def is_outdated(self) -> bool:
         """Whether a process group was made after this object."""
         return self.control is None and dist.is_available() and dist.is_initialized()
+
+    @contextmanager
+    def expect_all(self, call: str) -> Iterator[None]:
+        """Warns if the block, in which this rank waits for all others, takes longer than
+        `WAIT_WARNING_S`: a program may make the call on some ranks only.
+
+        Args:
+            call: what the program does, such as "restoring".
+        """
+        if self.world_size == 1:
+            yield
+            return
+        text = (
+            f"rank {self.rank}: {call} takes longer than {WAIT_WARNING_S:g} s. It waits for all "
+            "ranks, and does not end if only some of them make this call, such as after "
+            "`if rank == 0`: let every rank make it"
+        )
+        timer = threading.Timer(WAIT_WARNING_S, log.warning, ("%s", text))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
         """Returns rank 0's `thing`."""

@@ -60,7 +60,8 @@ class RestorePipeline:
         Raises:
             CheckpointError: every checkpoint was rejected; `state` holds one of them.
         """
-        rejected: dict[str, str] = self._ranks.from_rank0(lambda: dict(avoid or {}))
+        with self._ranks.expect_all("restoring"):
+            rejected: dict[str, str] = self._ranks.from_rank0(lambda: dict(avoid or {}))
         avoided = frozenset(rejected)
         while True:
             resumer = Resumer(

@@ -118,7 +118,8 @@ class Resumer:
         """Load the newest snapshot or checkpoint; returns None if there is none. Raises as
         `Checkpointer.restore`."""
         with collector_paused():
-            target = self._ranks.all_or_none(lambda: LoadTarget(state))
+            with self._ranks.expect_all("restoring"):
+                target = self._ranks.all_or_none(lambda: LoadTarget(state))
             self._ranks.all_or_none(target.expect)
             planned = self._planner.plan(target.leaves, optimizers(state))
         try:

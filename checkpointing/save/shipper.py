@@ -183,9 +183,9 @@ class SnapshotShipper(ABC):
         except ServiceError as error:
             why = f"the node's checkpoint service: {error}"
             return lambda: why
-        return partial(self._finish_claim, self._client.begin_claim(step))
+        return partial(self._finish_claim, step, self._client.begin_claim(step))
 
-    def _finish_claim(self, claimed: Callable[[], int | None]) -> int | str:
+    def _finish_claim(self, step: int, claimed: Callable[[], int | None]) -> int | str:
         slot = claimed()
         if slot is not None:
             return slot
@@ -193,7 +193,14 @@ class SnapshotShipper(ABC):
             return "the node's checkpoint service has ended and is being restarted"
         if self._client.is_silent:
             return "the node's checkpoint service does not answer"
-        return "the store is slower than the saves: no slot is free for another snapshot"
+        why = "no slot is free for another snapshot"
+        if self._client.awaited:
+            why += f": {self._client.awaited}; every rank has to call save(), at the same steps"
+        else:
+            why = f"the store is slower than the saves: {why}"
+        if self._rank == 0:
+            logger.warning("step %d is not saved: %s", step, why)
+        return why
 
     def _snapshot(
         self,

@@ -208,9 +208,10 @@ class _TrainerConnection:
         self._layouts = {**dict(newest), layout.digest: layout}
 
     def _claim(self, message: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "slot": self._registry.claim(self._joined_rank(), self._notify, int(message["step"]))
-        }
+        rank = self._joined_rank()
+        slot = self._registry.claim(rank, self._notify, int(message["step"]))
+        awaited = self._registry.awaited(rank, self._notify) if slot is None else ""
+        return {"slot": slot, "awaited": awaited}
 
     def _unstaged(self, message: dict[str, Any]) -> None:
         step, skipped = int(message["step"]), int(message["skipped"])

@@ -81,6 +81,7 @@ class ServiceClient:
         self._is_closed = False
         self._recovering: threading.Thread | None = None
         self._link: ServiceConnection | None = None  # None: the service is being started again
+        self.awaited = ""  # what of other ranks the save under way waited for at the last skip
         # called with the connection to a restarted service
         self.introduce: Introduce = lambda link: None
         self.left = self._join()
@@ -168,7 +169,8 @@ class ServiceClient:
 
     def _finish_claim(self, step: int, answer: Callable[[float], dict[str, Any]]) -> int | None:
         try:
-            slot = answer(CLAIM_S)["slot"]
+            found = answer(CLAIM_S)
+            slot, self.awaited = found["slot"], str(found.get("awaited", ""))
         except (ConnectionError, ServiceError) as error:
             self._give_up_claim(step, error)
             return None

@@ -85,6 +85,8 @@ class RegistryInterface(Protocol):
 
     def gives_up(self, generation: Generation) -> bool: ...
 
+    def await_parts(self, generation: Generation, missing: int) -> None: ...
+
     @property
     def lost_ranks(self) -> frozenset[int]: ...
 
@@ -316,7 +318,12 @@ class SaveCoordinator:
             return self._registry.gives_up(attempt.generation) or self._is_hopeless(attempt)
 
         alone = len(attempt.ranks) == attempt.generation.world_size
-        content = leader.commit(attempt.save, alone=alone, given_up=given_up)
+        content = leader.commit(
+            attempt.save,
+            alone=alone,
+            given_up=given_up,
+            await_parts=functools.partial(self._registry.await_parts, attempt.generation),
+        )
         leader.end(attempt.save)
         self._report_committed(attempt, content)
 

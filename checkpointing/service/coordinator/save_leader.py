@@ -109,12 +109,21 @@ class SaveLeader:
             self._next_epoch()  # under another session's name the save is new
         raise SaveError(f"step {step} could not be announced in {MOST_EPOCHS} successive sessions")
 
-    def commit(self, save: SaveId, *, alone: bool, given_up: Callable[[], bool]) -> ManifestContent:
+    def commit(
+        self,
+        save: SaveId,
+        *,
+        alone: bool,
+        given_up: Callable[[], bool],
+        await_parts: Callable[[int], None] = lambda missing: None,
+    ) -> ManifestContent:
         """Commit as soon as all parts exist.
 
         Args:
             alone: this node has all ranks, and their parts exist.
             given_up: returns whether to stop waiting.
+            await_parts: called with the number of parts that are missing, whenever it has changed,
+                and with 0 in the end.
 
         Raises:
             ImpossibleSaveError: a node has given the save up, other nodes were silent for too long,
@@ -123,7 +132,10 @@ class SaveLeader:
             StoreError: the store is out of reach; calling this again continues.
         """
         if not alone:
-            self._await_parts(save, given_up)
+            try:
+                self._await_parts(save, given_up, await_parts)
+            finally:
+                await_parts(0)
         if self._session is None or self._session.id != save.session:
             raise SaveError(f"{save.id} is no longer announced")
         try:
@@ -214,12 +226,15 @@ class SaveLeader:
             self.close()
             raise RunTakenOverError(str(error)) from error
 
-    def _await_parts(self, save: SaveId, given_up: Callable[[], bool]) -> None:
+    def _await_parts(
+        self, save: SaveId, given_up: Callable[[], bool], await_parts: Callable[[int], None]
+    ) -> None:
         needed, seen, poll_s = self._generation.world_size, -1, _POLL_S
         changed_s = time.monotonic()
         while (found := len(part_entries(self._store, save))) < needed:
             if found != seen:
                 seen, poll_s, changed_s = found, _POLL_S, time.monotonic()
+                await_parts(needed - found)
             done = fate_of_save(self._store, save)
             if done is SaveFate.COMMITTED:
                 return  # an earlier process has committed it and removed the parts
@@ -231,7 +246,12 @@ class SaveLeader:
                 self._check_elsewhere(save)
             if poll_s >= _MAX_POLL_S:  # parts seldom take so long
                 self._check_moved(save)
-            if given_up() or time.monotonic() - changed_s > SILENT_S:
+            if given_up():
                 raise ImpossibleSaveError(f"{save.id}: {found} of {needed} ranks have finished")
+            if time.monotonic() - changed_s > SILENT_S:
+                raise ImpossibleSaveError(
+                    f"{save.id}: {found} of {needed} ranks have finished, and none has in the last "
+                    f"{SILENT_S:g} s; every rank has to call save(), at the same steps"
+                )
             time.sleep(max(poll_s, least_wait_s(found)))
             poll_s = min(2 * poll_s, _MAX_POLL_S)

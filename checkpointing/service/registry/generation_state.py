@@ -28,6 +28,7 @@ class GenerationState:
     committed: Mapping[str, Any] = field(default_factory=dict)  # what was reported of that commit
     epoch: int | None = None  # epoch of the last save; None: not looked up yet
     saving: int | None = None  # the step that is being saved
+    awaited: str = ""  # what of other ranks that step waits for
     given_up: SaveId | None = None  # the last save that this node has given up
     term: int = 0  # how often this node has become the leader in place of another one
     last_active_s: float = field(

@@ -170,6 +170,22 @@ class SnapshotRegistry:
             self._changed.notify_all()
             return slot
 
+    def awaited(self, rank: int, notify: Notify) -> str:
+        """Return what of other ranks the save under way waits for; "" if nothing is known."""
+        with self._changed:
+            progress = self._generation_states.get(self._slots_of(rank, notify).generation)
+            if progress is None or progress.saving is None or not progress.awaited:
+                return ""
+            return f"the save of step {progress.saving} waits for {progress.awaited}"
+
+    def await_parts(self, generation: Generation, missing: int) -> None:
+        """Record that the save under way waits for the parts of `missing` ranks of other nodes; 0:
+        it no longer does."""
+        with self._changed:
+            progress = self._generation_states.get(generation)
+            if progress is not None:
+                progress.awaited = f"{missing} of the ranks of other nodes" if missing else ""
+
     def unstaged(self, rank: int, notify: Notify, step: int, skipped: int) -> None:
         """Record that the rank will have no snapshot of `step` or before, except those it has
         staged.
@@ -646,10 +662,15 @@ class SnapshotRegistry:
         """Yield the rank's snapshot of `step`, not overwritten while the block runs. Waits for it
         as long as it may come; yields None if it cannot."""
         with self._changed:
+            progress = self._generation_states.get(generation)
             while (found := self._find(generation, rank, step)) is None:
                 if self.over() or not self._may_come(generation, rank, step):
                     break
+                if progress is not None:
+                    progress.awaited = f"rank {rank}"
                 self._changed.wait(0.5)
+            if progress is not None:
+                progress.awaited = ""
             taken, end = self._take(*found) if found is not None else (None, nothing)
         del found
         try:

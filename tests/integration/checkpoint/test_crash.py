@@ -301,6 +301,9 @@ torch.nn.init.constant_(model.weight, 2.0)
 ckpt.save(2, {"model": model, "optimizer": optimizer})
 if how == "raise":
     raise SystemExit("an error")
+if how == "block":
+    with ckpt:
+        raise SystemExit("an error")
 if how == "fork" and os.fork() == 0:
     sys.exit(0)  # a child that leaves first
 if how == "drop":
@@ -309,8 +312,8 @@ if how == "drop":
 
 
 def test_exit_without_close_loses_nothing(tmp_path: Path) -> None:
-    ways = ["end", "raise", "fork", "drop"]
-    assert run_forked(tmp_path, EXIT_PROGRAM, *([how] for how in ways)) == [0, 1, 0, 0]
+    ways = ["end", "raise", "block", "fork", "drop"]
+    assert run_forked(tmp_path, EXIT_PROGRAM, *([how] for how in ways)) == [0, 1, 1, 0, 0]
     for how in ways:
         model, events = torch.nn.Linear(3, 1, bias=False), Recorder()
         state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.0)}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import logging
 import os
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +32,7 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
+from checkpointing.ranks import rank_group
 from tests.integration.checkpoint.store_damage import (
     check,
     committed_in,
@@ -36,6 +41,7 @@ from tests.integration.checkpoint.store_damage import (
     packs_of,
 )
 from tests.integration.rank_worlds import Recorder, assert_same, run_world, seeded, whole
+from tests.integration.service.service_nodes import until
 
 
 class Net(nn.Module):
@@ -405,3 +411,78 @@ def test_minutes_say_the_same_on_every_rank(tmp_path: Path) -> None:
     assert first == second
     # the fastest clock decides: three of its minutes are three calls, and the answer is a call late
     assert [step for step, yes in enumerate(first) if yes] == list(range(3, 30, 4))
+
+
+class Warned(logging.Handler):
+    """Makes a file as soon as there is a warning with this text."""
+
+    def __init__(self, text: str, mark: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._text, self._mark = text, mark
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._mark.touch()
+
+
+def calls_of_one_rank(rank: int, tmp: Path) -> None:
+    """Rank 1 makes each call only after rank 0 has warned that it waits in it."""
+    rank_group.WAIT_WARNING_S = 0.1
+
+    def await_warning(text: str) -> None:
+        mark = tmp / text
+        if rank == 0:
+            logging.getLogger("checkpointing").addHandler(Warned(f"rank 0: {text}", mark))
+        else:
+            until(mark.exists, text)
+
+    await_warning("creating a Checkpointer")
+    with Checkpointer(tmp / "store", run="r") as ckpt:
+        await_warning("restoring")
+        ckpt.restore({"w": torch.ones(10)})
+        await_warning("saving")
+        ckpt.save(1, {"w": torch.ones(20)})  # not what was restored
+
+
+def saves_of_one_rank(rank: int, tmp: Path, per_node: int) -> list[str]:
+    """Only rank 0 saves, until it is told what is wrong; then both do."""
+    os.environ["HPCKIT_NODE"] = f"node{rank // per_node}"
+    events, mark, state = Recorder(), tmp / "skipped", {"w": torch.ones(10)}
+    ckpt = Checkpointer(tmp / "store", run="r", on_event=events)
+    ckpt.restore(state)
+    reasons: list[str] = []
+    for step in itertools.count(1):
+        if rank == 1:
+            until(mark.exists, "a save that is skipped for the other rank")
+            break
+        ckpt.save(step, state)
+        reasons = [fields["reason"] for kind, fields in list(events) if kind == "save_skipped"]
+        if any("waits for" in reason for reason in reasons):
+            mark.touch()
+            break
+        time.sleep(0.05)
+    ckpt.save(10**6, state, is_last=True)
+    ckpt.close()
+    return reasons
+
+
+@pytest.mark.parametrize(
+    ("per_node", "awaited"), [(2, "rank 1"), (1, "1 of the ranks of other nodes")]
+)
+def test_a_save_of_one_rank_is_told_apart_from_a_slow_store(
+    tmp_path: Path, per_node: int, awaited: str
+) -> None:
+    worker = functools.partial(saves_of_one_rank, per_node=per_node)
+    reason = run_world(2, worker, tmp_path)[0][-1]
+    assert re.fullmatch(
+        r"no slot is free for another snapshot: the save of step \d+ waits for "
+        + re.escape(awaited)
+        + r"; every rank has to call save\(\), at the same steps",
+        reason,
+    )
+    assert check(tmp_path / "store") == {10**6: []}
+
+
+def test_a_rank_that_waits_for_calls_of_others_says_so(tmp_path: Path) -> None:
+    run_world(2, calls_of_one_rank, tmp_path)
+    assert check(tmp_path / "store") == {1: []}

@@ -118,6 +118,9 @@ class Floor:
     def gives_up(self, generation: Generation) -> bool:
         return False
 
+    def await_parts(self, generation: Generation, missing: int) -> None:
+        pass
+
     def ranks_of(self, generation: Generation) -> frozenset[int]:
         return frozenset(range(generation.world_size))
 
