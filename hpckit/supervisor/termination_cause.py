@@ -29,6 +29,11 @@ EARLY_S = 90.0
 documents that the signal may come up to a minute early."""
 
 
+_WRAPPED_S = 1000 * 365 * 86400
+"""Seconds of a time limit that is none: `scontrol update EndTime` of a job without a limit
+subtracts from 2**32 - 1 minutes. Seen with Slurm 22.05."""
+
+
 class TerminationCause:
     """Determines why the Slurm job of this process, if it is in one, was signalled to end."""
 
@@ -98,7 +103,9 @@ def _end_by_limit(text: str) -> float | None:
     if limit == "UNLIMITED":
         return math.inf
     seconds = parse_time(limit or "")
-    return int(start) + seconds if start and start.isdigit() and seconds is not None else None
+    if seconds is None or seconds > _WRAPPED_S or start is None or not start.isdigit():
+        return None
+    return int(start) + seconds
 
 
 def is_near(end: str | None, notice_s: float, now: float) -> bool:

@@ -30,6 +30,8 @@ NOW = 1_000_000.0
         # preempted, and being requeued
         ("Reason=None TimeLimit=365-00:00:00 StartTime=996500 EndTime=999999", False),
         ("Reason=None TimeLimit=01:00:00 StartTime=Unknown EndTime=999999 PreemptTime=None", True),
+        # set by scontrol for a job without a limit
+        ("Reason=None TimeLimit=2982251-04:18:00 StartTime=996500 EndTime=1000090", True),
         ("Reason=None TimeLimit=UNLIMITED StartTime=996500 EndTime=999999", False),
         ("", False),
     ],
