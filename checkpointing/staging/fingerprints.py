@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
+from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.format.replica_differences import NOT_TAKEN
-from checkpointing.format.torch_dtypes import as_bytes
+from checkpointing.format.torch_dtypes import as_bytes, byte_array
 
 PIECE = 1 << 10
 """Bytes of a piece of a sample."""
@@ -31,11 +33,12 @@ WHOLE = 64 << 10
 """Tensors of at most so many bytes are sampled whole."""
 
 _UNIT = 16 << 20  # bytes that one thread reads at a time
-_GATHERED = 256 << 10  # bytes of pieces that are hashed together, in the cache of a core
 _WORDS = 1 << 24  # words that a device weights at a time
 # SplitMix64's, as signed integers
 _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
+
+_Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def fingerprint(cells: Sequence[Tensor]) -> int:
@@ -75,10 +78,28 @@ def combine_fingerprints(parts: Sequence[Tensor]) -> int:
     return whole % (1 << 64) or NOT_TAKEN + 1
 
 
+class SampleMemory:
+    """Memory for the gathered pieces of one sample at a time, which is kept from save to save: to
+    allocate it takes longer than to read the sample."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Returns so many bytes, the same as before. The sample before must not be used any more,
+        and its helper must have ended."""
+        if self._bytes.nbytes < size:
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size]
+
+
 class TensorSample:
     """The content of CPU tensors at one moment, sampled by one of every `stride` pieces of 1 KiB. A
     write that changes everything in a tensor is always detected, and so is one to `stride + 1` KiB
-    in a row; a write to a single piece is detected by one of `stride` samples in a row."""
+    in a row; a write to a single piece is detected by one of `stride` samples in a row.
+
+    Pieces are kept as they are, which takes less time than to hash them and `1 / stride` of the
+    memory of the tensors; what is read whole is kept as a digest."""
 
     def __init__(
         self,
@@ -86,6 +107,7 @@ class TensorSample:
         stride: int,
         phase: int = 0,
         helper: Executor | None = None,
+        memory: SampleMemory | None = None,
     ) -> None:
         """
         Args:
@@ -95,60 +117,84 @@ class TensorSample:
                 would all be read or none.
             phase: which of the pieces, so that others are read next time.
             helper: a thread that is running already and reads a part of it, if it gets to it.
+            memory: where the pieces are kept; None: in new memory.
         """
         self._stride, self._phase = stride, phase % stride
-        self._content = self._read(tensors, helper)
+        self.helping: Future[None] | None = None
+        """What the helper does, which may write to `memory` until it has ended."""
+        units = [one for _, one in _units(tensors)]
+        sizes = [self._kept_bytes(one.nbytes) for one in units]
+        room = (memory or SampleMemory()).take(sum(sizes))
+        ends = list(accumulate(sizes))
+        places = [room[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        self._kept = self._read(units, places, helper)
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
         """Returns the indices of those of these tensors, which have the same number and sizes,
         whose sampled content has changed."""
-        now = self._read(tensors)
-        return [i for i, (a, b) in enumerate(zip(self._content, now, strict=True)) if a != b]
+        pairs = zip(_units(tensors), self._kept, strict=True)
+        found = (number for (number, unit), kept in pairs if not self._is_as(unit, kept))
+        return list(dict.fromkeys(found))
 
-    def _read(self, tensors: Sequence[Tensor], helper: Executor | None = None) -> list[list[int]]:
-        views = [as_bytes(tensor) if tensor.numel() else memoryview(b"") for tensor in tensors]
-        units = [
-            (number, view[start : start + _UNIT])
-            for number, view in enumerate(views)
-            for start in range(0, view.nbytes, _UNIT)
-        ]
-        found: list[list[int]] = [[] for _ in tensors]
-        for (number, _), digest in zip(units, self._digests(units, helper), strict=True):
-            found[number].append(digest)
-        return found
+    def _kept_bytes(self, size: int) -> int:
+        """Returns how many bytes are kept of a unit of `size` bytes; 0: it is read whole."""
+        if self._stride == 1 or size <= max(WHOLE, self._stride * PIECE):
+            return 0
+        blocks, rest = divmod(size, self._stride * PIECE)
+        return (1 + blocks) * PIECE + rest
 
-    def _digests(
-        self, units: Sequence[tuple[int, memoryview]], helper: Executor | None
-    ) -> list[int]:
-        left, found = deque(range(len(units))), dict[int, int]()
+    def _read(
+        self, units: Sequence[_Bytes], places: Sequence[_Bytes], helper: Executor | None
+    ) -> list[_Bytes | int]:
+        left, found = deque(range(len(units))), dict[int, _Bytes | int]()
 
         def read(numbers: Iterable[int]) -> None:
-            room = np.empty((_GATHERED // PIECE, PIECE), np.uint8)
             for number in numbers:
-                found[number] = self._digest(units[number][1], room)
+                found[number] = self._keep(units[number], places[number])
 
         if helper is not None:
-            helper.submit(read, _taken(left.pop))
+            self.helping = helper.submit(read, _taken(left.pop))
         read(_taken(left.popleft))
-        # This thread does not wait for the other one, which may not be running at the moment.
-        read([number for number in range(len(units)) if number not in found])
+        # This thread does not wait for the other one, which may not be running at the moment, and
+        # may write to its place later.
+        for number in range(len(units)):
+            if number not in found:
+                found[number] = self._keep(units[number], np.empty_like(places[number]))
         return [found[number] for number in range(len(units))]
 
-    def _digest(self, view: memoryview, room: NDArray[np.uint8]) -> int:
-        """Returns the digest of what is sampled of a unit, whose pieces are gathered in `room`."""
-        if self._stride == 1 or view.nbytes <= max(WHOLE, self._stride * PIECE):
-            return xxhash.xxh3_64_intdigest(view)
-        blocks = view.nbytes // (PIECE * self._stride)
-        size = blocks * PIECE * self._stride
-        pieces = np.frombuffer(view[:size], np.uint8).reshape(blocks, self._stride, PIECE)
-        chosen = pieces[:, self._phase]
-        hasher = xxhash.xxh3_64(view[:PIECE])
-        for start in range(0, blocks, len(room)):
-            some = chosen[start : start + len(room)]
-            np.copyto(room[: len(some)], some)  # without the GIL, unlike tobytes()
-            hasher.update(room[: len(some)].data)
-        hasher.update(view[size:])
-        return hasher.intdigest()
+    def _keep(self, unit: _Bytes, place: _Bytes) -> _Bytes | int:
+        """Returns what is sampled of a unit: its digest, or `place` with a copy of its pieces."""
+        if not place.nbytes:
+            return xxhash.xxh3_64_intdigest(unit.data)
+        for there, here in self._pairs(place, unit):
+            np.copyto(there, here)  # without the GIL
+        return place
+
+    def _is_as(self, unit: _Bytes, kept: _Bytes | int) -> bool:
+        """Returns whether what is sampled of a unit is what was kept of it."""
+        if isinstance(kept, int):
+            return xxhash.xxh3_64_intdigest(unit.data) == kept
+        return all(np.array_equal(there, here) for there, here in self._pairs(kept, unit))
+
+    def _pairs(self, kept: _Bytes, unit: _Bytes) -> Iterator[tuple[_Bytes, _Bytes]]:
+        """Yields the parts of what is kept, each with the part of the unit of which it is a copy:
+        the piece of each block, the first piece, and what follows the last block."""
+        blocks = unit.nbytes // (self._stride * PIECE)
+        size, end = blocks * self._stride * PIECE, blocks * PIECE
+        pieces = unit[:size].reshape(blocks, self._stride, PIECE)
+        yield kept[:end].reshape(blocks, PIECE), pieces[:, self._phase]
+        yield kept[end : end + PIECE], unit[:PIECE]
+        if size < unit.nbytes:
+            yield kept[end + PIECE :], unit[size:]
+
+
+def _units(tensors: Sequence[Tensor]) -> Iterator[tuple[int, _Bytes]]:
+    """Yields the bytes of contiguous CPU tensors in the units in which they are read, each with
+    the index of its tensor."""
+    for number, tensor in enumerate(tensors):
+        content = byte_array(tensor)
+        for start in range(0, content.nbytes, _UNIT):
+            yield number, content[start : start + _UNIT]
 
 
 def _taken(take: Callable[[], int]) -> Iterator[int]:

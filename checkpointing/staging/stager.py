@@ -4,9 +4,9 @@ save."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.staging import host_memory
 from checkpointing.staging.arena import Arena
-from checkpointing.staging.fingerprints import TensorSample
+from checkpointing.staging.fingerprints import SampleMemory, TensorSample
 from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.pinned_memory import DeviceCopy
@@ -127,6 +127,8 @@ class Stager:
         self._overlap: Overlap | None = None
         self._overlaps = 0  # number of overlapped copies so far
         self._pool = ThreadPoolExecutor(1, "stage")
+        self._sample_memory = SampleMemory()
+        self._sampling: list[Future[Any]] = []  # may use that memory until it has ended
         self._hooks = StepHooks(optimizers, self._before_step)
 
     @property
@@ -209,9 +211,15 @@ class Stager:
         self._overlaps += 1
         in_host = [sources[at] for at in rest if not sources[at].is_cuda]
         stride = stride_for(sum(one.nbytes for one in in_host))
-        content = TensorSample(in_host, stride, self._overlaps, self._pool) if in_host else None
+        wait(self._sampling)  # it has ended long since, unless the save before was skipped
+        content = self._content(in_host, stride) if in_host else None
         prints = ReplicaFingerprints(compared, self._overlaps, self._pool) if compared else None
         return StateSample(pieces, sources, is_first, versions, content, prints)
+
+    def _content(self, tensors: Sequence[Tensor], stride: int) -> TensorSample:
+        found = TensorSample(tensors, stride, self._overlaps, self._pool, self._sample_memory)
+        self._sampling = [found.helping] if found.helping is not None else []
+        return found
 
     def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
         """Copy what was sampled: the second part of `stage_overlapped`; raises as `stage`."""
@@ -231,9 +239,17 @@ class Stager:
             copying,
             DeviceCopy(*on_device, there) if on_device[0] else None,
             self._pool.submit(prints.take) if prints is not None else None,
-            self._pool.submit(_torn, content, in_host[0], hosted) if content is not None else None,
+            self._begin_check(content, in_host[0], hosted) if content is not None else None,
         )
         return self._overlap
+
+    def _begin_check(
+        self, content: TensorSample, targets: Sequence[Tensor], names: Sequence[str]
+    ) -> Future[list[str]]:
+        """Compare the copies with the sample once they are made."""
+        checking = self._pool.submit(_torn, content, targets, names)
+        self._sampling.append(checking)
+        return checking
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
         """Make the steps of these optimizers, and of no others, wait for copies from now on."""
