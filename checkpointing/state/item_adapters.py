@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -24,7 +26,7 @@ from checkpointing.state.optimizer_state import (
     OptimizerItem,
     class_of,
 )
-from checkpointing.state.parameter_names import buffer_names, parameter_names
+from checkpointing.state.parameter_names import buffer_names, parameter_names, without_wrappers
 from checkpointing.state.per_rank import PerRank, blank, rank_and_world
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import (
@@ -51,13 +53,6 @@ def import_state_dicts() -> None:
 class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: Any) -> Any: ...
-
-
-@runtime_checkable
-class OptimizerHolder(Protocol):
-    """A stateful object that is not an optimizer but holds the state of some."""
-
-    stepped_by: Sequence[Optimizer]
 
 
 class Item(Protocol):
@@ -96,14 +91,37 @@ class _SameTree:
         return self.to_save()
 
 
+_NAMES: WeakKeyDictionary[nn.Module, tuple[tuple[str, ...], tuple[str, ...]]] = WeakKeyDictionary()
+"""For each module that was saved, the names in its state_dict(), and those without wrappers, which
+torch's `get_model_state_dict` gives them."""
+
+
+def _module_state(module: nn.Module) -> dict[str, Any]:
+    """Returns what torch's `get_model_state_dict` returns, in any order. It looks for wrappers in
+    each name, and for flat parameters in each module, which takes twice as long as the state
+    itself: it is only asked again when there are other names."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    if has_flat_parameters(module):
+        return get_model_state_dict(module)
+    with torch.no_grad():
+        own = module.state_dict()
+    names, known = tuple(own), _NAMES.get(module)
+    if known is not None and known[0] == names:
+        return dict(zip(known[1], own.values(), strict=True))
+    found = get_model_state_dict(module)
+    plain = tuple(map(without_wrappers, names))
+    if found.keys() == set(plain) and len(found) == len(names):
+        _NAMES[module] = names, plain
+    return found
+
+
 class ModuleItem(_SameTree):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
     def to_save(self) -> Any:
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        return Branch() if self._is_empty else get_model_state_dict(self._module)
+        return Branch() if self._is_empty else _module_state(self._module)
 
     @property
     def _is_empty(self) -> bool:
@@ -273,7 +291,11 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
         raise TypeError(f"cannot save {RECORD!r}: hpckit reserves the name; rename it")
     leaves = Leaves()
     for name, item in items.items():
-        flatten_item(item, item.to_save(), join("", name)[1:], leaves)
+        path = join("", name)[1:]
+        if isinstance(item, OptimizerItem):
+            _add_item(item, item.leaves(path), path, leaves)
+        else:
+            flatten_item(item, item.to_save(), path, leaves)
     add_record(leaves)
     return leaves
 
@@ -289,6 +311,10 @@ def flatten_item(item: Item, tree: Any, path: str, into: Leaves) -> None:
     """Add the leaves of an entry's tree, and what is known of them by its kind."""
     mine = Leaves()
     flatten(tree, path, mine)
+    _add_item(item, mine, path, into)
+
+
+def _add_item(item: Item, mine: Leaves, path: str, into: Leaves) -> None:
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
         starts = (join(path, STATE), join(path, OWN))
         into.stepped |= {name for name in mine.tensors if name.startswith(starts)}
@@ -313,12 +339,8 @@ def flatten_item(item: Item, tree: Any, path: str, into: Leaves) -> None:
 def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
     """Returns the optimizers in the state, and those that its items name in `stepped_by`."""
     held = [one for one in state.values() if isinstance(one, Optimizer)]
-    return held + [
-        one
-        for item in state.values()
-        if isinstance(item, OptimizerHolder)
-        for one in item.stepped_by
-    ]
+    # isinstance() of a protocol takes ten times as long
+    return held + [one for item in state.values() for one in getattr(item, "stepped_by", ())]
 
 
 def items_of(state: Mapping[str, Any]) -> dict[str, Item]:

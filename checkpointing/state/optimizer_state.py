@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -34,17 +35,18 @@ from torch.optim import Optimizer
 
 from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
-from checkpointing.format.values.branch_kinds import unescaped
-from checkpointing.format.values.json_values import Json, decode
+from checkpointing.format.values.branch_kinds import escaped, unescaped
+from checkpointing.format.values.json_values import Json, decode, encode
 from checkpointing.state.optimizer_step import parameters_of, stepped_once
 from checkpointing.state.structure_comparison import Inventory
-from checkpointing.state.tree import Branch, is_branch, join
+from checkpointing.state.tree import Branch, Leaves, flatten, is_branch, join, named_twice
 
 logger = logging.getLogger("checkpointing")
 
 STATE = "state."
 OPTIONS, GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
 PLACE = "place_of."
+_PLACES = (GROUP, PLACE)
 _KINDS = (STATE, OPTIONS, GROUP, PLACE, _CONTAINERS)
 """Prefixes of the leaves that belong to one parameter."""
 OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
@@ -71,6 +73,38 @@ class _Stored:
     options: dict[str, set[str]] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
     """Leaves that belong to no parameter of this program."""
+
+
+class _LeafNames:
+    """The names of an optimizer's leaves under one path, each made once."""
+
+    def __init__(self, path: str) -> None:
+        self._start = join(path, "")
+        self._made: dict[tuple[str, str, tuple[str, ...]], tuple[str, ...]] = {}
+
+    def of(self, kind: str, name: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names of these leaves of a parameter.
+
+        Args:
+            kind: prefix of all; "": each key is a prefix, and the whole rest is the name.
+        """
+        found = self._made.get((kind, name, keys))
+        if found is None:
+            below = [f"{kind}{name}.{key}" if kind else f"{key}{name}" for key in keys]
+            found = tuple(self._start + escaped(one) for one in below)
+            self._made[kind, name, keys] = found
+        return found
+
+
+_NAMES: WeakKeyDictionary[Optimizer, dict[str, _LeafNames]] = WeakKeyDictionary()
+
+
+def _kept_names(optimizer: Optimizer, path: str) -> _LeafNames:
+    """Returns the names of the optimizer's leaves under `path`, which are kept as long as it is."""
+    by_path = _NAMES.setdefault(optimizer, {})
+    if path not in by_path:
+        by_path[path] = _LeafNames(path)
+    return by_path[path]
 
 
 class OptimizerItem:
@@ -109,6 +143,52 @@ class OptimizerItem:
     def to_save(self) -> Branch:
         """Returns the tree of the optimizer's present state."""
         return Branch(self._tree(self._states(), self._own()))
+
+    def leaves(self, path: str) -> Leaves:
+        """Returns the leaves of `to_save()` under `path`. An option is encoded once for all
+        parameters of its group, and names are kept from call to call.
+
+        Raises: as `flatten`.
+        """
+        found, start, names = Leaves(), join(path, ""), _kept_names(self._optimizer, path)
+        for parameter, name in self._names.items():
+            state = self._optimizer.state.get(parameter) or {}
+            for leaf, (key, value) in zip(
+                names.of(STATE, name, tuple(state)), state.items(), strict=True
+            ):
+                flatten(value, leaf, found)
+                if is_branch(value):
+                    outline = self._outline(value)
+                    flatten(outline, start + escaped(f"{_CONTAINERS}{name}.{key}"), found)
+        flatten(Branch(self._own_tree(self._own())), path, found)
+        for index, group in enumerate(self._optimizer.param_groups):
+            self._put_options(index, group, path, names, found)
+        found.put(start + CLASS, class_of(self._optimizer))
+        return found
+
+    def _put_options(
+        self, index: int, group: Mapping[str, Any], path: str, names: _LeafNames, into: Leaves
+    ) -> None:
+        """Add the options of a group under the name of each of its parameters."""
+        options = {key: group[key] for key in _options(group)}
+        if not group["params"]:
+            flatten(Branch({f"{_EMPTY}{index}": options}), path, into)
+            return
+        apart = {k: v for k, v in options.items() if isinstance(v, Tensor) or is_branch(v)}
+        plain = tuple(key for key in options if key not in apart)
+        first = self._names[group["params"][0]]
+        leaves = names.of(OPTIONS, first, plain)
+        encoded = [encode(options[key], at) for key, at in zip(plain, leaves, strict=True)]
+        for place, parameter in enumerate(group["params"]):
+            name, held = self._names[parameter], len(into.values)
+            leaves = names.of(OPTIONS, name, plain)
+            places = names.of("", name, _PLACES)
+            into.values.update(zip(leaves, encoded, strict=True))
+            into.values.update(zip(places, (index, place), strict=True))
+            if len(into.values) < held + len(leaves) + len(places):
+                raise named_twice(f"{path}/{OPTIONS}{name}")
+            for leaf, key in zip(names.of(OPTIONS, name, tuple(apart)), apart, strict=True):
+                flatten(apart[key], leaf, into)
 
     def expected(self) -> Branch:
         """Returns the tree that the optimizer will have once all parameters that require gradients
@@ -262,10 +342,7 @@ class OptimizerItem:
                 tree[f"{STATE}{name}.{key}"] = value
                 if is_branch(value):
                     tree[f"{_CONTAINERS}{name}.{key}"] = self._outline(value)
-        for key, value in own.items():
-            tree[f"{OWN}{key}"] = value
-            if isinstance(value, Tensor) or is_branch(value):
-                tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
+        tree |= self._own_tree(own)
         for index, group in enumerate(self._optimizer.param_groups):
             options = {key: group[key] for key in _options(group)}
             for place, parameter in enumerate(group["params"]):
@@ -276,6 +353,15 @@ class OptimizerItem:
             if not group["params"]:
                 tree[f"{_EMPTY}{index}"] = options
         tree[CLASS] = class_of(self._optimizer)
+        return tree
+
+    def _own_tree(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the tree of the state under string keys."""
+        tree: dict[str, Any] = {}
+        for key, value in own.items():
+            tree[f"{OWN}{key}"] = value
+            if isinstance(value, Tensor) or is_branch(value):
+                tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
         return tree
 
     def _sorted(self, stored: Inventory) -> _Stored:

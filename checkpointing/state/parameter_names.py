@@ -25,6 +25,12 @@ def parameter_names(module: nn.Module) -> dict[Tensor, str]:
     return found
 
 
+def without_wrappers(name: str) -> str:
+    """Returns a full name without the names of all that may be wrappers: "module" may also be the
+    name of a part of the model."""
+    return ".".join(one for one in name.split(".") if one not in (*_WRAPPERS, "module"))
+
+
 def buffer_names(module: nn.Module) -> dict[str, bool]:
     """Returns the full names of all buffers, without those of wrappers, and whether each replica of
     the module computes its own from its samples: the running moments of normalisations over a

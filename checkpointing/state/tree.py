@@ -53,7 +53,7 @@ class Leaves:
         mine, theirs = (self.tensors, self.values), (others.tensors, others.values)
         if not all(one.keys().isdisjoint(other) for one in mine for other in theirs):
             taken = {*self.tensors, *self.values}
-            raise _named_twice(next(n for one in theirs for n in one if n in taken))
+            raise named_twice(next(n for one in theirs for n in one if n in taken))
         self.tensors |= others.tensors
         self.values |= others.values
         self.containers |= others.containers
@@ -61,7 +61,7 @@ class Leaves:
     def put(self, path: str, leaf: Tensor | Json) -> None:
         """Add one leaf; raises as `add`."""
         if path in self.tensors or path in self.values:
-            raise _named_twice(path)
+            raise named_twice(path)
         if isinstance(leaf, Tensor):
             self.tensors[path] = leaf
         else:
@@ -205,7 +205,8 @@ def _array_in_place(live: Any, loaded: Any) -> Any:
     return live
 
 
-def _named_twice(path: str) -> TypeError:
+def named_twice(path: str) -> TypeError:
+    """Returns the error for two leaves of one name."""
     return TypeError(f"two entries of the state are both named {path!r}: rename one of them")
 
 

@@ -1,8 +1,11 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.state.item_adapters import ModuleItem, to_save
@@ -29,6 +32,26 @@ def test_names() -> None:
     assert leaves.tensors["model/weight"].data_ptr() == model.weight.data_ptr()
     assert leaves.values["optimizer/param_groups.bias.betas"] == {"$tuple": [0.9, 0.999]}
     assert leaves.values["n"] == 3
+
+
+class Named(nn.Module):
+    """Has a part that is named as DistributedDataParallel names what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module, self.head = nn.BatchNorm1d(3), checkpoint_wrapper(nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("wrap", [lambda module: module, torch.compile, nn.Sequential])
+def test_a_modules_state_is_the_one_that_torch_gives(wrap: Callable[[nn.Module], Any]) -> None:
+    module = wrap(Named())
+    item = ModuleItem(module)
+    for _ in range(3):
+        wanted, found = get_model_state_dict(module), item.to_save()
+        assert found.keys() == wanted.keys()
+        assert all(one.data_ptr() == wanted[name].data_ptr() for name, one in found.items())
+    next(module.children()).register_parameter("added", nn.Parameter(torch.zeros(2)))
+    assert item.to_save().keys() == get_model_state_dict(module).keys() > wanted.keys()
 
 
 def test_several_modules_by_name() -> None:

@@ -19,8 +19,10 @@ from checkpointing.errors import StructureError
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.state.item_adapters import to_save
 from checkpointing.state.load_target import LoadTarget
+from checkpointing.state.optimizer_state import OptimizerItem
 from checkpointing.state.parameter_names import parameter_names
 from checkpointing.state.structure_comparison import Inventory, difference
+from checkpointing.state.tree import Leaves, flatten
 from tests.effort import times
 from tests.unit.checkpointing.plain import Point, Progress, same
 from tests.unit.checkpointing.silent_process_group import silent_world
@@ -271,6 +273,50 @@ def test_wrapped_modules_have_the_same_names() -> None:
         saved = {"model": wrapped, "optimizer": optimizer}
         carry(saved, {"model": live, "optimizer": o})
     assert_same(everything(live, o), everything(module, optimizer))
+
+
+def groups_of_each_kind(module: nn.Sequential) -> AdamW:
+    """One has no parameters, and one has a tensor and a dict with a tensor as options."""
+    options = {"lr": torch.tensor(0.1), "mine": {"a": torch.zeros(2), "b": 1}}
+    optimizer = AdamW([{"params": [], "lr": 0.3}, {"params": module[0].parameters()}], lr=0.1)
+    optimizer.add_param_group({"params": module[1].parameters(), **options})
+    return optimizer
+
+
+def with_own_state(module: nn.Module) -> SGD:
+    optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
+    states: dict[Any, Any] = optimizer.state
+    states |= {"a": {"b": torch.zeros(2), "c": 1}, "d": 2}
+    states[next(module.parameters())] = {"history": [torch.zeros(3), torch.ones(1)], "n": (1, 2)}
+    return optimizer
+
+
+@pytest.mark.parametrize("make", [adam, groups_of_each_kind, with_own_state])
+def test_what_is_saved_quickly_is_what_is_loaded_into(make: Callable[[Any], Optimizer]) -> None:
+    """Also a second time, with other content under the same names, and under other names."""
+    module = layers()
+    optimizer = make(module)
+    names = {p: f"a/{name}" for p, name in parameter_names(module).items()}
+    for change in (lambda: step(module, optimizer, only=0), lambda: None, names.clear):
+        change()
+        item = OptimizerItem("o", optimizer, names or parameter_names(module))
+        optimizer.param_groups[-1]["weight_decay"] = random.random()
+        wanted, found = Leaves(), item.leaves("it")
+        flatten(item.to_save(), "it", wanted)
+        assert found.values == wanted.values
+        assert found.containers == wanted.containers
+        assert list(found.tensors) == list(wanted.tensors)
+        assert all(found.tensors[name] is one for name, one in wanted.tensors.items())
+
+
+def test_options_of_one_name_are_refused() -> None:
+    module = layers()
+    optimizer = adam(module)
+    optimizer.param_groups[0]["b.c"] = 1
+    optimizer.param_groups[0]["c"] = 2
+    names = dict(zip(module.parameters(), ("a", "a.b", "c", "d"), strict=True))
+    with pytest.raises(TypeError, match="two entries of the state are both named"):
+        OptimizerItem("o", optimizer, names).leaves("it")
 
 
 def test_tied_parameters_have_one_name() -> None:
