@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import torch
 from blake3 import blake3
 from torch import Tensor
 from torch.optim import Optimizer
 
+from checkpointing.distributed_classes import is_dtensor
 from checkpointing.errors import SaveError
 from checkpointing.format.element_types import element
 from checkpointing.format.replica_differences import Fingerprints
@@ -63,10 +66,8 @@ class SavePlan:
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
         """Returns the live tensors' cells to stage."""
         return [
-            StagePiece(
-                name, tensors[name], part.local, tuple(tensors[name].shape), part.box.offsets
-            )
-            for name, part in self.parts
+            StagePiece(name, tensors[name], part.local, place.shape, part.box.offsets)
+            for (name, part), place in zip(self.parts, self.layout.places, strict=True)
         ]
 
     def compared(self, leaves: Leaves) -> list[ComparedCells]:
@@ -83,6 +84,12 @@ class SavePlan:
         ]
 
 
+_Outline: TypeAlias = (
+    "tuple[tuple[str, ...], list[tuple[torch.dtype, torch.Size]], tuple[str, ...], set[str]]"
+)
+"""The names of tensors, their dtypes and shapes, the names of values, and of whole tensors."""
+
+
 class Planner:
     """Makes plans, and returns the same object while the structure stays the same."""
 
@@ -93,6 +100,7 @@ class Planner:
         """
         self._ranks, self._check = ranks, check or ReplicaCheck(every=0)
         self._planned: SavePlan | None = None
+        self._outline: _Outline | None = None  # of the state that was planned last
 
     def plan(self, leaves: Leaves, optimizers: Iterable[Optimizer]) -> SavePlan:
         """Returns the plan for this state. Collective at the first state and whenever the structure
@@ -102,6 +110,10 @@ class Planner:
             SaveError: the states of the ranks do not fit together, or only this rank's has changed.
             TypeError: a tensor has a placement that cannot be saved.
         """
+        outline = _outline(leaves)
+        if self._planned is not None and outline is not None and outline == self._outline:
+            return self._planned
+        self._outline = None
         mine = structure(leaves.tensors, leaves.values, leaves.whole)
         if self._planned is None or self._planned.structure.digest != mine.digest:
             rank_structures = self._gather_structures(mine)
@@ -109,6 +121,7 @@ class Planner:
             self._planned = _planned(
                 mine, rank_structures, self._ranks.rank, leaves, late, self._check
             )
+        self._outline = outline
         return self._planned
 
     def _gather_structures(self, mine: Structure) -> list[Structure]:
@@ -120,6 +133,16 @@ class Planner:
                 f"rank {self._ranks.rank}: its state has other tensors or values than at the "
                 f"previous save, but not all ranks reached a save at which theirs do: {error}"
             ) from error
+
+
+def _outline(leaves: Leaves) -> _Outline | None:
+    """Returns what determines the structure of a state without DTensors, in a form that is quickly
+    made and compared; None of one with DTensors."""
+    tensors = leaves.tensors.values()
+    if any(map(is_dtensor, tensors)):
+        return None
+    specs = [(one.dtype, one.shape) for one in tensors]
+    return tuple(leaves.tensors), specs, tuple(leaves.values), leaves.whole
 
 
 def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from checkpointing.save import process_exit
 from checkpointing.save.save_outcomes import OutcomeListener
 from checkpointing.save.save_plan import SavePlan
 from checkpointing.save.shipper import Claim, SaveRequest, SnapshotShipper
-from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.service.snapshots import Generation
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.replica_fingerprints import take_fingerprints
 from checkpointing.staging.stager import Stager
@@ -115,9 +114,10 @@ class SlotShipper(SnapshotShipper):
             if isinstance(slot, str):
                 return slot
             under_way = self._stager.stage_sampled(sample, slot)
-            snapshot = self._snapshot(request, slot, planned, generation)
             self._handover = [
-                self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
+                self._pool.submit(
+                    self._hand_over_copied, request, slot, planned, generation, under_way
+                )
             ]
             return None
         slot = claim()
@@ -126,8 +126,8 @@ class SlotShipper(SnapshotShipper):
         prints = take_fingerprints(compared)
         self._stager.stage(pieces, slot)
         found = self._fingerprints(request, planned, prints)
-        snapshot = self._snapshot(request, slot, planned, generation, found)
-        self._hand_over(request, snapshot, planned, None)
+        self.waited_s = 0.0
+        self._hand_over(request, slot, planned, generation, found)
         return None
 
     def ship_restored(
@@ -165,20 +165,35 @@ class SlotShipper(SnapshotShipper):
             self._client.reuse_arena(left)
             self._sent_layout = (self._stager.arenas, "")
 
+    def _hand_over_copied(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        generation: Generation,
+        under_way: Overlap,
+    ) -> None:
+        """Hand over a snapshot once its copy has ended, in another thread than the trainer's."""
+        self.waited_s = 0.0
+        try:
+            under_way.result()
+            self.waited_s = under_way.waited_s
+            found = self._fingerprints(request, planned, under_way.fingerprints)
+        except Exception as error:  # noqa: BLE001 - any error is reported to the thread that waits
+            self.fail(request.step, error)
+            return
+        self._hand_over(request, slot, planned, generation, found)
+
     def _hand_over(
         self,
         request: SaveRequest,
-        snapshot: RankSnapshot,
+        slot: int,
         planned: SavePlan,
-        under_way: Overlap | None,
+        generation: Generation,
+        fingerprints: bytes,
     ) -> None:
-        self.waited_s = 0.0
         try:
-            if under_way is not None:
-                under_way.result()
-                self.waited_s = under_way.waited_s
-                found = self._fingerprints(request, planned, under_way.fingerprints)
-                snapshot = replace(snapshot, fingerprints=found)
+            snapshot = self._snapshot(request, slot, planned, generation, fingerprints)
             self._client.staged(snapshot)
         except Exception as error:  # noqa: BLE001 - any error is reported to the thread that waits
             self.fail(request.step, error)

@@ -57,4 +57,6 @@ class Versions:
 
 def is_counted(tensor: Tensor) -> bool:
     """Whether torch counts changes of the tensor; it does not for inference tensors."""
-    return not (tensor.is_inference() or held_tensor(tensor).is_inference())
+    if tensor.is_inference():
+        return False
+    return not (is_dtensor(tensor) and held_tensor(tensor).is_inference())

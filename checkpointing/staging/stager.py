@@ -66,6 +66,16 @@ class StagePiece(NamedTuple):  # made for each tensor at each save
     offsets: Shape | None = None
 
 
+class _Structure(NamedTuple):
+    """What the places of pieces depend on, by piece; in columns, which are made and compared
+    sooner than rows."""
+
+    names: list[str]
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    on_device: list[bool]
+
+
 @dataclass(frozen=True)
 class StateSample:
     """What was read of a state before a copy beside training.
@@ -120,7 +130,7 @@ class Stager:
         self.arenas = 0  # number of the present arena, counted from 1
         self._require, self._copy_later = require, copy_later
         self._memory: SlotMemory | None = None
-        self._structure: Sequence[tuple[str, torch.dtype, Shape, bool]] | None = None
+        self._structure: _Structure | None = None
         self._entries: tuple[SlotEntry, ...] = ()
         self._targets: list[list[Tensor]] = []  # by slot
         self._bytes = 0
@@ -316,10 +326,12 @@ class Stager:
         return self._targets[slot]
 
     def _prepare(self, pieces: Sequence[StagePiece], sources: list[Tensor]) -> bool:
-        structure = [
-            (piece.name, piece.tensor.dtype, source.shape, source.is_cuda)
-            for piece, source in zip(pieces, sources, strict=True)
-        ]
+        structure = _Structure(
+            [piece.name for piece in pieces],
+            [piece.tensor.dtype for piece in pieces],
+            [source.shape for source in sources],
+            [source.is_cuda for source in sources],
+        )
         if structure == self._structure:
             return False
         sizes = [source.nbytes for source in sources]
@@ -373,11 +385,14 @@ def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bo
     layout differs from their copy's."""
     found, left = [], _MOST_SMALL
     for piece, source in zip(pieces, sources, strict=True):
-        is_small = source.is_cpu and source.nbytes < SMALL_BYTES and source.nbytes <= left
-        left -= source.nbytes if is_small else 0
-        has_order = source.is_cuda or (source.is_cpu and source.is_contiguous())
-        lazy = source.is_conj() or source.is_neg()
-        found.append(is_small or lazy or not has_order or not is_counted(piece.tensor))
+        is_cpu = source.is_cpu
+        if is_cpu and (size := source.nbytes) < SMALL_BYTES and size <= left:
+            left -= size
+            found.append(True)
+            continue
+        has_order = source.is_contiguous() if is_cpu else source.is_cuda
+        is_plain = has_order and not (source.is_conj() or source.is_neg())
+        found.append(not (is_plain and is_counted(piece.tensor)))
     return found
 
 

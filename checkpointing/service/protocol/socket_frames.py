@@ -50,7 +50,8 @@ class FrameSocket:
         try:
             with self._in_use(), self._sending:
                 sent = self._sock.sendmsg([data], rights)
-                self._sock.sendall(data[sent:])
+                if sent < len(data):
+                    self._sock.sendall(data[sent:])
         except OSError as error:
             self.close()
             raise ConnectionError(f"the other side has closed the connection: {error}") from error

@@ -122,6 +122,33 @@ def test_ranks_talk_only_when_the_structure_changes() -> None:
     assert third.layout == first.layout, "the same structure has the same layout"
 
 
+@pytest.mark.parametrize("change", ["dtype", "shape", "name", "value", "buffer"])
+def test_a_plan_is_kept_until_something_is_another(change: str) -> None:
+    planner, state = Planner(Alike(0, 1)), make() | {"it": torch.zeros(4)}
+    if change == "buffer":
+        del state["optimizer"]
+    planned = plan(planner, state)
+    state["it"] = torch.ones(4)
+    assert plan(planner, state) is planned
+    others: dict[str, Any] = {
+        "dtype": {"it": torch.zeros(4, dtype=torch.int32)},
+        "shape": {"it": torch.zeros(2, 2)},
+        "name": {"it": {"below": torch.zeros(4)}},
+        "value": {"m": 1},
+    }
+    if change == "buffer":
+        layer = state["model"][0]
+        bias = layer.bias.detach()
+        del layer.bias
+        layer.register_buffer("bias", bias)
+    else:
+        state |= others[change]
+    changed = plan(planner, state)
+    assert changed is not planned
+    assert changed.structure == Planner(Alike(0, 1)).plan(to_save(state), []).structure
+    assert plan(planner, state) is changed
+
+
 def test_layouts_of_other_worlds_and_orders_have_other_digests() -> None:
     state = make()
     frozen = {**state, "optimizer": torch.optim.AdamW(state["model"].parameters())}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,12 +16,14 @@ from torch import Tensor
 from checkpointing.staging.fingerprints import (
     PIECE,
     WHOLE,
+    SampleMemory,
     TensorSample,
     combine_fingerprints,
     device_fingerprint,
     fingerprint,
 )
 
+PATIENCE_S = 30.0  # before a test that hangs fails
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
 
 
@@ -162,6 +166,41 @@ def test_a_helper_that_is_busy_is_not_waited_for() -> None:
         go_on.set()
     tensors[0] += 1
     assert sample.changed(tensors) == [0]
+
+
+def test_what_a_helper_reads_after_the_sample_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has begun to read a tensor, and goes on when the tensor was written to."""
+    has_begun, go_on = threading.Event(), threading.Event()
+    trainer, keep = threading.current_thread(), TensorSample._keep
+
+    def slow(sample: TensorSample, unit: Any, place: Any) -> Any:
+        if threading.current_thread() is trainer:
+            assert has_begun.wait(PATIENCE_S)
+        else:
+            has_begun.set()
+            assert go_on.wait(PATIENCE_S)
+        return keep(sample, unit, place)
+
+    monkeypatch.setattr(TensorSample, "_keep", slow)
+    tensors = [torch.zeros(1 << 20, dtype=torch.uint8) for _ in range(2)]
+    with ThreadPoolExecutor(1) as helper:
+        sample = TensorSample(tensors, 3, 1, helper)
+        for tensor in tensors:
+            tensor += 1
+        go_on.set()
+    assert sample.changed(tensors) == [0, 1]
+
+
+def test_memory_is_used_again() -> None:
+    tensors = [random((1 << 20,), torch.bfloat16), random((300_000,), torch.float32)]
+    memory = SampleMemory()
+    before = memory.take(2 << 20)
+    for phase in range(4):
+        sample = TensorSample(tensors, 3, phase, memory=memory)
+        assert sample.changed(tensors) == []
+        assert np.shares_memory(memory.take(1), before)
+        tensors[phase % 2] += 1
+        assert sample.changed(tensors) == [phase % 2]
 
 
 def test_what_is_small_is_sampled_whole() -> None:
