@@ -58,7 +58,7 @@ def copy(
     """Copy with torch's threads, without a call from Python for every tensor."""
     if targets:
         # outside of the mode in which they were made, some tensors must not be written to
-        is_inference = any(target.is_inference() for target in targets)
+        is_inference = any(map(Tensor.is_inference, targets))
         with torch.inference_mode() if is_inference else torch.no_grad():
             foreach_copy(targets, sources, non_blocking=non_blocking)
 

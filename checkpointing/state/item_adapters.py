@@ -311,16 +311,19 @@ def flatten_item(item: Item, tree: Any, path: str, into: Leaves) -> None:
     """Add the leaves of an entry's tree, and what is known of them by its kind."""
     mine = Leaves()
     flatten(tree, path, mine)
+    if isinstance(item, OptimizerItem | FlatOptimizerItem):
+        starts = (join(path, STATE), join(path, OWN))
+        mine.stepped = {name for name in mine.tensors if name.startswith(starts)}
+        places = join(path, PLACE)
+        mine.unlike = {name for name in mine.values if name.startswith(places)}
     _add_item(item, mine, path, into)
 
 
 def _add_item(item: Item, mine: Leaves, path: str, into: Leaves) -> None:
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
-        starts = (join(path, STATE), join(path, OWN))
-        into.stepped |= {name for name in mine.tensors if name.startswith(starts)}
+        into.stepped |= mine.stepped
+        into.unlike |= mine.unlike
         into.alike |= mine.tensors.keys()
-        places = join(path, PLACE)
-        into.unlike |= {name for name in mine.values if name.startswith(places)}
         mine.containers.clear()  # an optimizer records its containers itself
     elif isinstance(item, ModuleItem):
         buffers = {join(path, name): is_own for name, is_own in item.buffers().items()}

@@ -120,8 +120,9 @@ class OptimizerItem:
             TypeError: it has state under a key that is neither one of its parameters nor a string.
         """
         self._name, self._optimizer = name, optimizer
-        self._names = {p: names[p] for p in parameters_of(optimizer) if p in names}
-        if len(self._names) < sum(1 for _ in parameters_of(optimizer)):
+        parameters = list(parameters_of(optimizer))
+        self._names = {p: name for p in parameters if (name := names.get(p)) is not None}
+        if len(self._names) < len(parameters):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
         keys: Collection[Any] = optimizer.state.keys()
         for key in keys:
@@ -145,8 +146,9 @@ class OptimizerItem:
         return Branch(self._tree(self._states(), self._own()))
 
     def leaves(self, path: str) -> Leaves:
-        """Returns the leaves of `to_save()` under `path`. An option is encoded once for all
-        parameters of its group, and names are kept from call to call.
+        """Returns the leaves of `to_save()` under `path`, and which of them are `stepped` and
+        `unlike`. An option is encoded once for all parameters of its group, and names are kept from
+        call to call.
 
         Raises: as `flatten`.
         """
@@ -157,10 +159,11 @@ class OptimizerItem:
                 names.of(STATE, name, tuple(state)), state.items(), strict=True
             ):
                 flatten(value, leaf, found)
-                if is_branch(value):
+                if not isinstance(value, Tensor) and is_branch(value):
                     outline = self._outline(value)
                     flatten(outline, start + escaped(f"{_CONTAINERS}{name}.{key}"), found)
         flatten(Branch(self._own_tree(self._own())), path, found)
+        found.stepped = set(found.tensors)
         for index, group in enumerate(self._optimizer.param_groups):
             self._put_options(index, group, path, names, found)
         found.put(start + CLASS, class_of(self._optimizer))
@@ -185,6 +188,7 @@ class OptimizerItem:
             places = names.of("", name, _PLACES)
             into.values.update(zip(leaves, encoded, strict=True))
             into.values.update(zip(places, (index, place), strict=True))
+            into.unlike.add(places[1])
             if len(into.values) < held + len(leaves) + len(places):
                 raise named_twice(f"{path}/{OPTIONS}{name}")
             for leaf, key in zip(names.of(OPTIONS, name, tuple(apart)), apart, strict=True):

@@ -303,6 +303,11 @@ def test_what_is_saved_quickly_is_what_is_loaded_into(make: Callable[[Any], Opti
         optimizer.param_groups[-1]["weight_decay"] = random.random()
         wanted, found = Leaves(), item.leaves("it")
         flatten(item.to_save(), "it", wanted)
+        for kind, marked, leaves in [
+            (("it/state.", "it/own_state."), found.stepped, wanted.tensors),
+            ("it/place_of.", found.unlike, wanted.values),
+        ]:
+            assert marked == {leaf for leaf in leaves if leaf.startswith(kind)}
         assert found.values == wanted.values
         assert found.containers == wanted.containers
         assert list(found.tensors) == list(wanted.tensors)
