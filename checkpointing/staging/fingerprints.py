@@ -39,6 +39,7 @@ _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
 
 _Bytes: TypeAlias = NDArray[np.uint8]
+_Kept: TypeAlias = tuple[_Bytes, int]  # pieces as they are, and the digest of what else was read
 
 
 def fingerprint(cells: Sequence[Tensor]) -> int:
@@ -127,7 +128,7 @@ class TensorSample:
         room = (memory or SampleMemory()).take(sum(sizes))
         ends = list(accumulate(sizes))
         places = [room[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        self._kept = self._read(units, places, helper)
+        self._kept = self._read(units, places, helper)  # by unit
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
         """Returns the indices of those of these tensors, which have the same number and sizes,
@@ -137,16 +138,14 @@ class TensorSample:
         return list(dict.fromkeys(found))
 
     def _kept_bytes(self, size: int) -> int:
-        """Returns how many bytes are kept of a unit of `size` bytes; 0: it is read whole."""
-        if self._stride == 1 or size <= max(WHOLE, self._stride * PIECE):
-            return 0
-        blocks, rest = divmod(size, self._stride * PIECE)
-        return (1 + blocks) * PIECE + rest
+        """Returns how many bytes of a unit of `size` bytes are kept as they are."""
+        is_whole = self._stride == 1 or size <= max(WHOLE, self._stride * PIECE)
+        return 0 if is_whole else size // (self._stride * PIECE) * PIECE
 
     def _read(
         self, units: Sequence[_Bytes], places: Sequence[_Bytes], helper: Executor | None
-    ) -> list[_Bytes | int]:
-        left, found = deque(range(len(units))), dict[int, _Bytes | int]()
+    ) -> list[_Kept]:
+        left, found = deque(range(len(units))), dict[int, _Kept]()
 
         def read(numbers: Iterable[int]) -> None:
             for number in numbers:
@@ -162,30 +161,34 @@ class TensorSample:
                 found[number] = self._keep(units[number], np.empty_like(places[number]))
         return [found[number] for number in range(len(units))]
 
-    def _keep(self, unit: _Bytes, place: _Bytes) -> _Bytes | int:
-        """Returns what is sampled of a unit: its digest, or `place` with a copy of its pieces."""
+    def _keep(self, unit: _Bytes, place: _Bytes) -> _Kept:
+        """Returns what is sampled of a unit, whose pieces are copied to `place`."""
+        if place.nbytes:  # without the GIL
+            np.copyto(place.reshape(-1, PIECE), self._pieces(unit, place))
+        return place, self._digest(unit, place)
+
+    def _is_as(self, unit: _Bytes, kept: _Kept) -> bool:
+        """Returns whether what is sampled of a unit is what was kept of it."""
+        place, digest = kept
+        if self._digest(unit, place) != digest:
+            return False
+        if not place.nbytes:
+            return True
+        return np.array_equal(place.reshape(-1, PIECE), self._pieces(unit, place))
+
+    def _pieces(self, unit: _Bytes, place: _Bytes) -> _Bytes:
+        """Returns the pieces of a unit that are kept at `place`: uint8[blocks, PIECE]."""
+        size = place.nbytes * self._stride
+        return unit[:size].reshape(-1, self._stride, PIECE)[:, self._phase]
+
+    def _digest(self, unit: _Bytes, place: _Bytes) -> int:
+        """Returns the digest of what is read besides the pieces that are kept at `place`: the first
+        piece, and what follows the last block; all of a unit without such pieces."""
         if not place.nbytes:
             return xxhash.xxh3_64_intdigest(unit.data)
-        for there, here in self._pairs(place, unit):
-            np.copyto(there, here)  # without the GIL
-        return place
-
-    def _is_as(self, unit: _Bytes, kept: _Bytes | int) -> bool:
-        """Returns whether what is sampled of a unit is what was kept of it."""
-        if isinstance(kept, int):
-            return xxhash.xxh3_64_intdigest(unit.data) == kept
-        return all(np.array_equal(there, here) for there, here in self._pairs(kept, unit))
-
-    def _pairs(self, kept: _Bytes, unit: _Bytes) -> Iterator[tuple[_Bytes, _Bytes]]:
-        """Yields the parts of what is kept, each with the part of the unit of which it is a copy:
-        the piece of each block, the first piece, and what follows the last block."""
-        blocks = unit.nbytes // (self._stride * PIECE)
-        size, end = blocks * self._stride * PIECE, blocks * PIECE
-        pieces = unit[:size].reshape(blocks, self._stride, PIECE)
-        yield kept[:end].reshape(blocks, PIECE), pieces[:, self._phase]
-        yield kept[end : end + PIECE], unit[:PIECE]
-        if size < unit.nbytes:
-            yield kept[end + PIECE :], unit[size:]
+        hasher = xxhash.xxh3_64(unit[:PIECE].data)
+        hasher.update(unit[place.nbytes * self._stride :].data)
+        return hasher.intdigest()
 
 
 def _units(tensors: Sequence[Tensor]) -> Iterator[tuple[int, _Bytes]]:

@@ -310,6 +310,7 @@ class Stager:
         self._hooks.close()
         self.settle()
         self._pool.shutdown()
+        self._sample_memory = SampleMemory()
         self._forget()
 
     def _before_step(self) -> None:

@@ -300,6 +300,34 @@ def test_a_write_before_there_is_a_slot_is_detected() -> None:
     stager.close()
 
 
+def test_a_sample_is_kept_until_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is not written over it, although the copy has ended."""
+    go_on, torn = threading.Event(), staging_module._torn
+
+    def slow(*given: Any) -> list[str]:
+        assert go_on.wait(PATIENCE_S)
+        return torn(*given)
+
+    def wait_for_it(futures: list[Future[Any]]) -> object:
+        if futures:
+            go_on.set()
+        return wait(futures)
+
+    monkeypatch.setattr(staging_module, "_torn", slow)
+    monkeypatch.setattr(staging_module, "wait", wait_for_it)
+    stager = Stager(2)
+    pieces = [StagePiece("w", torch.zeros(32 << 20))]
+    overlap = stager.stage_overlapped([], pieces, 0)
+    stager.settle()
+    assert not go_on.is_set()
+    pieces[0].tensor.add_(1)
+    second = stager.stage_overlapped([], pieces, 1)
+    assert go_on.is_set()
+    for one, value in ((overlap, 0.0), (second, 1.0)):
+        assert (staged_arrays(stager, one.result())[0].view(np.float32) == value).all()
+    stager.close()
+
+
 def test_inference_tensors_are_copied_at_once(slow: SlowCopy) -> None:
     """torch does not count their changes."""
     with torch.inference_mode():
