@@ -43,9 +43,15 @@ class TrainedModel:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
+class StillAdamW(AdamW):
+    """An AdamW whose step calls its hooks and does nothing else."""
+
+    def step(self, closure: object = None) -> None: ...
+
+
 def holding(made: TrainingState) -> TrainedModel:
-    """Returns a model that only holds weights, and its optimizer, without gradients, so that a
-    step changes nothing. They share the memory of `made`: `made.step()` changes them."""
+    """Returns a model that only holds weights, and its optimizer, of which a step changes nothing.
+    They share the memory of `made`: `made.step()` changes them."""
     model = nn.Module()
     moments: dict[Tensor, dict[str, Tensor]] = {}
     for full, array in made.arrays.items():
@@ -59,7 +65,7 @@ def holding(made: TrainingState) -> TrainedModel:
                 "exp_avg": torch.from_numpy(made.arrays[f"{of}.exp_avg"]),
                 "exp_avg_sq": torch.from_numpy(made.arrays[f"{of}.exp_avg_sq"]),
             }
-    optimizer = AdamW(model.parameters(), lr=1e-4)
+    optimizer = StillAdamW(model.parameters(), lr=1e-4)
     optimizer.state.update(moments)
     return TrainedModel(model, optimizer)
 
