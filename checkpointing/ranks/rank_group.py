@@ -75,7 +75,7 @@ class RankGroup:
 
     def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
         """Returns rank 0's `thing`."""
-        if group is None:
+        if group is None or self.world_size == 1:  # a group of one rank would pickle it for itself
             return thing
         box = [thing]
         dist.broadcast_object_list(box, src=0, group=group)
@@ -83,7 +83,7 @@ class RankGroup:
 
     def all_gather(self, thing: T, group: dist.ProcessGroup | None) -> list[T]:
         """Returns the `thing` of all ranks, in order of rank."""
-        if group is None:
+        if group is None or self.world_size == 1:
             return [thing]
         things: list[Any] = [None] * self.world_size
         dist.all_gather_object(things, thing, group=group)
