@@ -29,7 +29,7 @@ from checkpointing.staging.tensor_copy import (
     in_threads,
     is_plain,
     note_written,
-    place_for,
+    places_for,
 )
 
 logger = logging.getLogger("checkpointing")
@@ -105,20 +105,19 @@ def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tens
     Raises:
         ValueError: it does not lie in the arena; nothing has changed then.
     """
+    memory = arena.view(start, planned.layout.end)  # checks that it is there
     reads: list[Callable[[], None]] = []
-    read, targets, sources = list[Tensor](), list[Tensor](), list[Tensor]()
+    read, targets, offsets = list[Tensor](), list[Tensor](), list[int]()
     there = [cells_of(tensors[name], part.local) for name, part in planned.parts]
     for place, cells, is_apart in zip(planned.layout.places, there, apart(there), strict=True):
-        at = start + place.start
-        memory = arena.view(at, place.length)  # checks that it is there before anything is copied
         is_large = cells.nbytes >= SMALL and is_apart
         if is_large and is_plain(cells) and cells.is_contiguous():
-            reads += _reads(arena, at, cells)
+            reads += _reads(arena, start + place.start, cells)
             read.append(cells)
         else:
             targets.append(cells)
-            sources.append(place_for(memory, 0, cells))
-    copy_quickly(targets, sources)
+            offsets.append(place.start)
+    copy_quickly(targets, places_for(memory, offsets, targets))
     in_threads(reads)
     note_written(read)
 

@@ -43,7 +43,7 @@ class SlotBox:
     sizes: Shape  # sizes of the box
     start: int  # bytes from the start of the slot
 
-    @property
+    @cached_property
     def length(self) -> int:
         """The size of the box in bytes."""
         return Box(self.offsets, self.sizes).count * element(self.dtype).itemsize

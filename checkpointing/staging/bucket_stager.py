@@ -24,7 +24,7 @@ from checkpointing.staging.buckets import (
 from checkpointing.staging.slot_layout import SlotEntry, StagedSnapshot
 from checkpointing.staging.slot_memory import SlotMemory, copy_all
 from checkpointing.staging.stager import Require, StagePiece, cells
-from checkpointing.staging.tensor_copy import place_for
+from checkpointing.staging.tensor_copy import places_for
 
 
 class BucketStager:
@@ -140,7 +140,7 @@ class BucketStager:
         start = bucket * self.bucket_bytes
         memory = self.arena.view(start, self.bucket_bytes)
         boxes = [sources[part.piece].detach()[part.box.slices] for part in parts]
-        places = [place_for(memory, at, box) for at, box in zip(offsets, boxes, strict=True)]
+        places = places_for(memory, offsets, boxes)
         copy_all(places, boxes)
         entries = tuple(
             _entry(pieces[part.piece], part.box.sizes, offset)

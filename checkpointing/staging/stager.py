@@ -33,7 +33,7 @@ from checkpointing.staging.slot_layout import (
     layout,
 )
 from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, pick
-from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, place_for
+from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, places_for
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
 _LARGEST_STRIDE = 33
@@ -362,8 +362,7 @@ class Stager:
 
     def _places(self, slot: int, offsets: Sequence[int], sources: Sequence[Tensor]) -> list[Tensor]:
         memory = self.arena.view(slot * self.slot_bytes, self.slot_bytes)
-        pairs = zip(offsets, sources, strict=True)
-        return [place_for(memory, offset, source) for offset, source in pairs]
+        return places_for(memory, offsets, sources)
 
     def _staged(self, slot: int) -> StagedSnapshot:
         return StagedSnapshot(self.arenas, slot, slot * self.slot_bytes, self._entries, self._bytes)

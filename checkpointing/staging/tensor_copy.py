@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import torch
@@ -48,8 +48,26 @@ def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
 def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
     """Returns a tensor at `offset` bytes of `memory`, in C order, into which `cells` can be
     copied."""
-    there = torch.from_numpy(memory[offset : offset + cells.numel() * cells.element_size()])
-    return there.view(cells.dtype).view(cells.shape)
+    return places_for(memory, [offset], [cells])[0]
+
+
+def places_for(
+    memory: NDArray[np.uint8], offsets: Sequence[int], cells: Sequence[Tensor]
+) -> list[Tensor]:
+    """Returns the places of several, as `place_for` does, with one call of torch for each where the
+    offset is a multiple of the size of an element, as in slots."""
+    views, found = dict[torch.dtype, Tensor](), list[Tensor]()
+    for offset, one in zip(offsets, cells, strict=True):
+        dtype, size = one.dtype, one.element_size()
+        if offset % size or not one.is_contiguous():
+            there = torch.from_numpy(memory[offset : offset + one.numel() * size])
+            found.append(there.view(dtype).view(one.shape))
+            continue
+        if (typed := views.get(dtype)) is None:
+            whole = memory[: len(memory) // size * size]
+            typed = views[dtype] = torch.from_numpy(whole).view(dtype)
+        found.append(typed.as_strided(one.shape, one.stride(), offset // size))
+    return found
 
 
 def copy(
@@ -103,11 +121,28 @@ def copy_quickly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def in_threads(copies: Sequence[Callable[[], object]]) -> None:
-    """Make all these copies, each of which releases the GIL."""
-    if copies:
-        with ThreadPoolExecutor(min(THREADS, len(copies)), "copy") as pool:
-            for under_way in [pool.submit(one) for one in copies]:
-                under_way.result()
+    """Make all these copies, each of which releases the GIL, in this thread and others, each of
+    which takes the next copy when it has finished one. If one fails, the others stop and its error
+    is raised."""
+    left, errors = iter(copies), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for one in left:  # each goes to one thread, as CPython's iterators of lists promise
+                if errors:
+                    return
+                one()
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
+            errors.append(error)
+
+    threads = [Thread(target=work, name="copy") for _ in range(min(THREADS, len(copies)) - 1)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def note_written(tensors: Iterable[Tensor]) -> None:

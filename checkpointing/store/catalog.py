@@ -3,7 +3,8 @@ headers of manifests alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,9 @@ from checkpointing.store.store import Store, StoredManifest
 
 # threads that read headers: each read is a request, and most of its time is waiting for the reply
 THREADS = 16
+# Seconds of a read of a header from which on the others are read in threads. A local disk answers
+# in less than a tenth of that, which is what it takes to hand a read to a thread.
+_SLOW_S = 0.001
 
 State = Literal["committed", "partial", "incomplete", "damaged", "unreadable"]
 
@@ -138,9 +142,7 @@ def _readable(
     revisions: dict[SaveId, list[StoredManifest]] = {}
     for stored in listed:
         revisions.setdefault(stored.save, []).append(stored)
-    with ThreadPoolExecutor(THREADS, "catalog") as pool:
-        look = partial(_last_good, store, raises=refused is None)
-        looked = list(pool.map(look, revisions.values()))
+    looked = _look(partial(_last_good, store, raises=refused is None), [*revisions.values()])
     problems = {
         save: one for save, one in zip(revisions, looked, strict=True) if isinstance(one, str)
     }
@@ -157,6 +159,23 @@ def _readable(
         if silent and not found and not problems:
             raise silent[0]
     return found, problems
+
+
+def _look(
+    look: Callable[[Sequence[StoredManifest]], CatalogEntry | str | StoreError | None],
+    revisions: Sequence[Sequence[StoredManifest]],
+) -> list[CatalogEntry | str | StoreError | None]:
+    """Return what `look` returns for each, in threads as soon as one has to wait for the
+    storage."""
+    found, waits = list[CatalogEntry | str | StoreError | None](), False
+    while len(found) < len(revisions) and not waits:
+        began_s = time.monotonic()
+        found.append(look(revisions[len(found)]))
+        waits = time.monotonic() - began_s > _SLOW_S
+    if left := revisions[len(found) :]:
+        with ThreadPoolExecutor(min(THREADS, len(left)), "catalog") as pool:
+            found += pool.map(look, left)
+    return found
 
 
 def _last_good(

@@ -23,6 +23,7 @@ from checkpointing.store.store import Store
 logger = logging.getLogger("checkpointing")
 
 _KEPT = 4  # newest records that are kept, so that a listing during another takeover finds one
+_MOST = 8  # records before the others are removed, because each removal makes a restore wait
 
 
 def newest(store: Store, run: str) -> int:
@@ -43,7 +44,8 @@ def claim(store: Store, run: str) -> int:
     while not store.storage.create(object_keys.owner(run, number), record):
         number = max(number, newest(store, run)) + 1
     store.owners[run] = number
-    _forget(store, run, [each for each in earlier if each <= number - _KEPT])
+    if len(earlier) >= _MOST:
+        _forget(store, run, [each for each in earlier if each <= number - _KEPT])
     return number
 
 

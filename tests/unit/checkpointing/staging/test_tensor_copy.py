@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 
 from checkpointing.format.torch_dtypes import as_bytes
 from checkpointing.staging import tensor_copy
-from checkpointing.staging.tensor_copy import apart, cells_of, copy_quickly
+from checkpointing.staging.tensor_copy import apart, cells_of, copy_quickly, in_threads, places_for
 from tests.unit.checkpointing.staging.test_stager import KNOWN, random_bits
 
 KIB = 1 << 10
@@ -80,3 +83,35 @@ def test_a_backward_pass_that_needs_the_old_content_fails() -> None:
     copy_quickly([cells_of(weight)], [torch.zeros(200, 200)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_copy_that_fails_in_any_thread_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_copy, "THREADS", 3)
+    done: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("it is outside")
+
+    in_threads([partial(done.append, number) for number in range(100)])
+    assert sorted(done) == [*range(100)]
+    with pytest.raises(ValueError, match="it is outside"):
+        in_threads([fail, *(partial(done.append, number) for number in range(100))])
+
+
+def test_places_are_in_c_order_at_any_offset() -> None:
+    memory = np.arange(256, dtype=np.uint8)
+    cells = [
+        torch.zeros(2, 3, dtype=torch.int16),
+        torch.zeros(3, 2, dtype=torch.int16).t(),
+        torch.zeros((), dtype=torch.float64),
+        torch.zeros(4, 0),
+        torch.zeros(2, dtype=torch.int16),
+    ]
+    offsets = [0, 64, 128, 192, 251]
+    places = places_for(memory, offsets, cells)
+    for offset, one, place in zip(offsets, cells, places, strict=True):
+        assert (place.shape, place.dtype) == (one.shape, one.dtype)
+        assert place.is_contiguous()
+        assert as_bytes(place).tobytes() == memory[offset : offset + one.nbytes].tobytes()
+    with pytest.raises(RuntimeError):
+        places_for(memory, [256 - 8], [torch.zeros(2, 3, dtype=torch.int16)])
