@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from checkpointing.staging.arena import Arena
-from checkpointing.staging.tensor_copy import place_for
+from checkpointing.staging.tensor_copy import places_for
 
 BASE, MEMMOVE, PAST_CACHES = "Tensor.copy_, private", "memmove", "memmove, non-temporal"
 _PAST_CACHES = {
@@ -62,7 +62,7 @@ def _arms(nbytes: int, tensor: int) -> Mapping[str, Callable[[], float]]:
     arena = Arena.create(nbytes)
     arena.prefault()
     memory = arena.view(0, nbytes)
-    shared = [place_for(memory, n * tensor, source) for n, source in enumerate(sources)]
+    shared = places_for(memory, range(0, tensor * len(sources), tensor), sources)
     ways: dict[str, tuple[Callable[[Tensor, Tensor], object], list[Tensor]]] = {
         BASE: (_by_torch, private),
         "Tensor.copy_": (_by_torch, shared),

@@ -105,7 +105,7 @@ class RestorePipeline:
         self._saves.forget_saves()
         self._schedule.note_interruptions(self._ranks.from_rank0(lambda: resumer.interruptions))
         with collector_paused():
-            self._saves.preparer.ahead(state)
+            self._saves.preparer.ahead(state, resumer.restored)
         if resumed is not None:
             self._schedule.note_saved(resumed.step)
             if resumed.found is not None:

@@ -29,6 +29,7 @@ from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import optimizers
 from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
+from checkpointing.state.tree import Leaves
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class Resumer:
             is_fresh=options.is_fresh,
         )
         self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
+        self.restored: tuple[SavePlan, Leaves] | None = None
+        """The plan and the leaves of the state after it was restored from memory; None: the state
+        may have others."""
 
     @property
     def owner(self) -> int | None:
@@ -170,6 +174,8 @@ class Resumer:
         if is_shared:
             broadcast_reads(self._ranks, groups, into)
         self._load_into_state(target, tensors if is_shared else {}, inventory, lambda: None)
+        if target.is_live:
+            self.restored = planned, target.leaves
         return RestoreResult(
             self._chooser.save_id(whole.step, whole.generation).id,
             whole.step,

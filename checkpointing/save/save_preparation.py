@@ -87,13 +87,23 @@ class Preparer:
         self._take(planned, leaves, stepped, compares=False)
         return self._shipper.unseen
 
-    def ahead(self, state: Mapping[str, Any]) -> None:
+    def ahead(
+        self, state: Mapping[str, Any], restored: tuple[SavePlan, Leaves] | None = None
+    ) -> None:
         """Take the memory for saves now; `begin_allocation` allocates it. Collective; raises as
-        `ready`."""
-        # includes the optimizer state that does not exist yet
-        target = LoadTarget(dict(state))
-        self._ranks.all_or_none(target.expect)
-        planned = self.ready(target.leaves, optimizers(state))
+        `ready`.
+
+        Args:
+            restored: the plan and the leaves of this state, if both are known from its restore.
+                Their values may be those from before it.
+        """
+        if restored is not None and self._ranks.world_size == 1:  # no values to compare
+            planned = self._take(*restored, optimizers(state), compares=False)
+        else:
+            # includes the optimizer state that does not exist yet
+            target = LoadTarget(dict(state))
+            self._ranks.all_or_none(target.expect)
+            planned = self.ready(target.leaves, optimizers(state))
         with suppress(ServiceError):  # the first save raises it again, and reports it
             self._shipper.send_layout(planned)
 

@@ -45,17 +45,11 @@ def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
     return held.detach().view(torch.uint8) if held.dtype in _AS_BYTES else held
 
 
-def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
-    """Returns a tensor at `offset` bytes of `memory`, in C order, into which `cells` can be
-    copied."""
-    return places_for(memory, [offset], [cells])[0]
-
-
 def places_for(
     memory: NDArray[np.uint8], offsets: Sequence[int], cells: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Returns the places of several, as `place_for` does, with one call of torch for each where the
-    offset is a multiple of the size of an element, as in slots."""
+    """Returns a tensor for each of `cells`, at its offset of `memory` in bytes and in C order, into
+    which the cells can be copied."""
     views, found = dict[torch.dtype, Tensor](), list[Tensor]()
     for offset, one in zip(offsets, cells, strict=True):
         dtype, size = one.dtype, one.element_size()

@@ -119,9 +119,17 @@ def _module_state(module: nn.Module) -> dict[str, Any]:
 class ModuleItem(_SameTree):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        self._expected: Any = None  # the tree that was returned by `expected`
 
     def to_save(self) -> Any:
         return Branch() if self._is_empty else _module_state(self._module)
+
+    def expected(self) -> Any:
+        self._expected = self.to_save()
+        return self._expected
+
+    def to_load(self, stored: Inventory) -> Any:
+        return self.to_save() if self._expected is None else self._expected
 
     @property
     def _is_empty(self) -> bool:

@@ -10,6 +10,7 @@ from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.format.values.branch_kinds import RECORD
 from checkpointing.format.values.json_values import Json, decode
 from checkpointing.state.item_adapters import (
+    ModuleItem,
     PerRankItem,
     PlainItem,
     StatefulItem,
@@ -49,7 +50,8 @@ class LoadTarget:
         for path, item in self._items.items():
             if isinstance(item, StatefulItem | PlainItem | PerRankItem):
                 trees[path] = fitted(trees[path], path, inventory)
-        self._make(trees)
+        if any(tree is not self._trees.get(path) for path, tree in trees.items()):
+            self._make(trees)
         self._problems = [one for item in self._items.values() for one in item.problems]
         self._problems += conflicts(self.leaves.containers, inventory)
         self.read(inventory.values)
@@ -62,6 +64,13 @@ class LoadTarget:
                 self._values[name] = decode(values[name])
             except (DamagedError, FormatError) as error:
                 raise type(error)(f"{name!r}: {error}") from error
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the state surely has these leaves after `finish`, since it consists of modules
+        and optimizers: what other objects have then is for them to say."""
+        kinds = ModuleItem | OptimizerItem
+        return all(isinstance(item, kinds) for item in self._items.values())
 
     def wants(self) -> StateRequirements:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}

@@ -135,6 +135,7 @@ class OptimizerItem:
         self._known: set[Tensor] = set()  # parameters of which the checkpoint has something
         self._is_known = False  # whether the checkpoint has anything of the optimizer
         self._made: dict[Tensor, dict[str, Any]] | None = None
+        self._present: Branch | None = None  # the tree of the state that it had at `expected`
         groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
         # parameters whose step count is on their device
         self._counted_on_device = {p for group in groups for p in group["params"]}
@@ -199,7 +200,8 @@ class OptimizerItem:
         have stepped; if it has stepped already, its present tree. The optimizer is not changed."""
         self._known, self._is_known = set(self._names), True
         if self._optimizer.state:
-            return self.to_save()
+            self._present = self.to_save()
+            return self._present
         with stepped_once(self._optimizer):
             made, own = self._states(), copy.deepcopy(self._own())
         return Branch(self._tree(made, own))
@@ -211,6 +213,9 @@ class OptimizerItem:
             stored: what the checkpoint has of this optimizer, by the names of leaves that the
                 module docstring lists.
         """
+        if self._present is not None and self._is_as_stored(self._present, stored):
+            self._known, self._is_known, self.problems = set(self._names), True, []
+            return self._present
         found, tree = self._sorted(stored), dict[str, Any]()
         self._known, self.problems = set(), []
         self._is_known = bool(stored.tensors or stored.values)
@@ -367,6 +372,30 @@ class OptimizerItem:
             if isinstance(value, Tensor) or is_branch(value):
                 tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
         return tree
+
+    def _is_as_stored(self, tree: Branch, stored: Inventory) -> bool:
+        """Whether the checkpoint has the leaves of this tree of the present state, none of them
+        below another, and the same groups, whose parameters have the same options. Then `to_load`
+        would make the same tree, and find no problem."""
+        groups, specs = self._optimizer.param_groups, stored.tensors
+        names = "".join(tree)
+        if len(tree) != len(specs) + len(stored.values) or "/" in names or "~" in names:
+            return False
+        for leaf, value in tree.items():
+            if isinstance(value, Tensor):
+                is_there = specs.get(leaf) == (tuple(value.shape), dtype_name(value.dtype))
+            elif leaf.startswith((GROUP, PLACE)) or leaf == CLASS:
+                is_there = stored.values.get(leaf) == value
+            else:
+                is_there = leaf in stored.values
+            if not is_there:
+                return False
+        return all(map(_options, groups)) and all(
+            _looked_up(stored.values, self._names[one], _options(group))
+            == _looked_up(stored.values, self._names[group["params"][0]], _options(group))
+            for group in groups
+            for one in group["params"][1:]
+        )
 
     def _sorted(self, stored: Inventory) -> _Stored:
         names = set(self._names.values())

@@ -15,7 +15,7 @@ from checkpointing.staging.overlap_guard import Versions
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.pinned_memory import DeviceCopy, PinnedArena
 from checkpointing.staging.slot_layout import PAGE, StagedSnapshot
-from checkpointing.staging.tensor_copy import place_for
+from checkpointing.staging.tensor_copy import places_for
 
 
 class FakeCuda:
@@ -91,7 +91,7 @@ def test_copies_wait_for_the_work_before_them_and_the_step_for_the_copies() -> N
     with Arena.create(PAGE) as arena:
         sources = [torch.arange(5.0), torch.arange(7)]
         memory = arena.view(0, PAGE)
-        targets = [place_for(memory, 64 * i, source) for i, source in enumerate(sources)]
+        targets = places_for(memory, range(0, 64 * len(sources), 64), sources)
         copying = DeviceCopy(targets, sources, cuda=cuda)
         assert cuda.calls == [
             ("side", "waits for", "current"),
