@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from torch import Tensor
+
 from checkpointing.connections import Connections
 from checkpointing.errors import StructureError
 from checkpointing.format.values.json_values import Json
@@ -71,7 +73,7 @@ class Resumer:
             rejected: ids of checkpoints that must not be used, and why.
             mapping: stopped once what it maps is read, or is not needed.
         """
-        self._mapping = mapping
+        self._mapping, self._is_fresh = mapping, options.is_fresh
         self._run, self._ranks = connections.run, connections.ranks
         self._client = connections.client
         self._planner, self._preparer = saves.planner, saves.preparer
@@ -131,18 +133,41 @@ class Resumer:
             whole = self._chooser.choose(left, planned)
             with collector_paused():
                 if whole is not None:
-                    return self._take_from_memory(left, whole, planned, target)
+                    return self._take_from_memory(state, left, whole, planned, target)
                 return self._take_from_store(state, planned, target)
         finally:
             self._chooser.release()
 
     def _take_from_memory(
-        self, left: ServiceMemory, whole: CompleteSnapshot, planned: SavePlan, target: LoadTarget
+        self,
+        state: Mapping[str, Any],
+        left: ServiceMemory,
+        whole: CompleteSnapshot,
+        planned: SavePlan,
+        target: LoadTarget,
     ) -> RestoreResult:
         # a restore that is refused must be so before a save that is under way is abandoned
         inventory = self._prepare_target(left, whole, target)
-        self._restorer.take_over(known=self._chooser.catalog)
-        return self._from_memory(left, whole, planned, target, inventory)
+        tensors, groups = target.leaves.tensors, planned.plan.save_groups(self._ranks.rank)
+        is_shared = any(len(group.ranks) > 1 for group in groups)
+        into = self._staging.buffers(tensors) if is_shared else tensors
+        # nothing that is needed may change before the takeover has succeeded
+        is_early = is_shared or self._is_fresh
+        taken_over = self._restorer.begin_take_over(known=self._chooser.catalog)
+        try:
+            self._preparer.begin(planned, target.leaves, optimizers(state))
+            if is_early:
+                self._copy(left, whole, planned, into)
+        finally:
+            taken_over()
+        if not is_early:
+            self._copy(left, whole, planned, into)
+        if is_shared:
+            broadcast_reads(self._ranks, groups, into)
+        self._load_into_state(target, into if is_shared else {}, inventory, lambda: None)
+        if target.is_live:
+            self.restored = planned, target.leaves
+        return self._result(left, whole, planned)
 
     def _take_from_store(
         self, state: dict[str, Any], planned: SavePlan, target: LoadTarget
@@ -155,33 +180,29 @@ class Resumer:
             self._staging.lend(memory)
         return self._from_store(target)
 
-    def _from_memory(
+    def _copy(
         self,
         left: ServiceMemory,
         whole: CompleteSnapshot,
         planned: SavePlan,
-        target: LoadTarget,
-        inventory: Inventory,
-    ) -> RestoreResult:
+        into: Mapping[str, Tensor],
+    ) -> None:
+        """Copy this rank's part of the snapshot."""
         part = self._chooser.own_part(left, whole)
         mine, arena = part.found, part.left
-        tensors = target.leaves.tensors
-        groups = planned.plan.save_groups(self._ranks.rank)
-        is_shared = any(len(group.ranks) > 1 for group in groups)
-        into = self._staging.buffers(tensors) if is_shared else tensors
         self._mapping.stop()
         memory_restore.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
-        if is_shared:
-            broadcast_reads(self._ranks, groups, into)
-        self._load_into_state(target, tensors if is_shared else {}, inventory, lambda: None)
-        if target.is_live:
-            self.restored = planned, target.leaves
+
+    def _result(
+        self, left: ServiceMemory, whole: CompleteSnapshot, planned: SavePlan
+    ) -> RestoreResult:
+        part = self._chooser.own_part(left, whole)
         return RestoreResult(
             self._chooser.save_id(whole.step, whole.generation).id,
             whole.step,
             "memory",
             planned.layout.bytes,
-            mine,
+            part.found,
             part.metadata,
             has_moved=self._chooser.pulled is not None,
             certified=part.metadata.certified,

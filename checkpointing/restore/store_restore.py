@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +30,7 @@ from checkpointing.store.catalog import Catalog, read_catalog, suspected
 from checkpointing.store.checkpoint import BoxRead, CheckedContent, Checkpoint
 from checkpointing.store.read.chunk_copies import StoreCopies
 from checkpointing.store.read.chunk_fetcher import DamagedChunk
-from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.run_takeover import TakeoverResult, take_over
 from checkpointing.store.store import StoredManifest
 
 logger = logging.getLogger("checkpointing")
@@ -117,7 +118,17 @@ class Restorer:
         Args:
             known: on rank 0: an earlier reading, see `read_catalog`.
         """
-        return self.ranks.from_rank0(lambda: self._take_over(known))
+        return self.begin_take_over(known)()
+
+    def begin_take_over(self, known: Catalog | None = None) -> Callable[[], bool]:
+        """As `take_over`, in a thread of rank 0, for most of it is waiting for the storage. Returns
+        the function that waits for it and returns what `take_over` does, or raises."""
+        if self.ranks.rank != 0:
+            return lambda: self.ranks.from_rank0(lambda: False)  # that of rank 0 counts
+        pool = ThreadPoolExecutor(1, "takeover")
+        under_way = pool.submit(self._take_over, known)
+        pool.shutdown(wait=False)
+        return lambda: self.ranks.from_rank0(lambda: self._note_taken_over(under_way.result()))
 
     def read_newest(self, target: LoadTarget) -> RestoredCheckpoint:
         """Read and check the newest whole checkpoint; `target` is not changed, unless it is fresh.
@@ -176,14 +187,17 @@ class Restorer:
                 self._skip(stored.save.id, stored.save.step, reason)
         return next(self._offers)
 
-    def _take_over(self, known: Catalog | None) -> bool:
+    def _take_over(self, known: Catalog | None) -> TakeoverResult:
         found = take_over(self.store, self.run)
         self.owner = found.owner
+        self.catalog = read_catalog(self.store, self.run, known=known)
+        return found
+
+    def _note_taken_over(self, found: TakeoverResult) -> bool:
         for id_ in found.committed:
             self.events.emit(CheckpointAdopted(step=int(id_.partition("-")[0]), id=id_))
         for id_ in found.abandoned:
             self.events.emit(SaveAbandoned(step=int(id_.partition("-")[0]), id=id_))
-        self.catalog = read_catalog(self.store, self.run, known=known)
         return bool(self.catalog.entries or self.catalog.problems)
 
     def _candidates(self) -> Iterator[StoredManifest]:

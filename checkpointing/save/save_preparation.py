@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.optim import Optimizer
 
 from checkpointing.connections import Connections
-from checkpointing.errors import ServiceError
+from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.ranks.node_ranks import require_memory
 from checkpointing.save.save_plan import Planner, SavePlan
 from checkpointing.save.shipper import SnapshotShipper
@@ -86,6 +86,16 @@ class Preparer:
         """
         self._take(planned, leaves, stepped, compares=False)
         return self._shipper.unseen
+
+    def begin(self, planned: SavePlan, leaves: Leaves, stepped: list[Optimizer]) -> None:
+        """Do beside a restore from memory what `ahead` does after it, as far as the memory that an
+        earlier trainer has left is enough for states of this plan, and no device has to map it."""
+        is_in_host = all(tensor.device.type == "cpu" for tensor in leaves.tensors.values())
+        if not is_in_host or not self._shipper.reuses_left_arena or self._shipper.needs(planned):
+            return
+        with suppress(CheckpointError):  # `ahead` raises it again, on all ranks
+            self._shipper.prepare(planned, leaves.tensors, stepped)
+            self._shipper.begin_layout(planned)
 
     def ahead(
         self, state: Mapping[str, Any], restored: tuple[SavePlan, Leaves] | None = None

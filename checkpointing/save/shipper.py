@@ -65,6 +65,8 @@ class SnapshotShipper(ABC):
         self._outcomes, self._events = outcomes, connections.events
         # number of the arena and layout that the service knows
         self._sent_layout: tuple[int, str] | None = None
+        # the same of the layout that it is being sent, and the function that waits for it
+        self._begun_layout: tuple[tuple[int, str], Callable[[], None]] | None = None
         self.waited_s = 0.0  # seconds that optimizers waited for the last copy
 
     @property
@@ -164,9 +166,20 @@ class SnapshotShipper(ABC):
         if self._sent_layout is None or self._sent_layout[0] != now[0]:
             self._send_arena()
             self._sent_layout = (now[0], "")
+        begun, self._begun_layout = self._begun_layout, None
         if self._sent_layout != now:
-            self._client.layout(planned.layout)
+            if begun is not None and begun[0] == now:
+                begun[1]()
+            else:
+                self._client.layout(planned.layout)
             self._sent_layout = now
+
+    def begin_layout(self, planned: SavePlan) -> None:
+        """Send the service the layout of states of this plan without waiting, if it knows the
+        memory already; `send_layout` waits then. Raises as that."""
+        if self._sent_layout == (self._arenas, ""):
+            now = (self._arenas, planned.layout.digest)
+            self._begun_layout = now, self._client.begin_layout(planned.layout)
 
     def fail(self, step: int, error: BaseException) -> None:
         """Record and report that this step's save has failed."""

@@ -20,6 +20,7 @@ from checkpointing.service.client.held_snapshots import (
     load_service_memory,
 )
 from checkpointing.service.client.service_connection import (
+    ANSWER_S,
     Introduce,
     OnMessage,
     ServiceConnection,
@@ -140,10 +141,15 @@ class ServiceClient:
         Raises:
             ServiceError: the service does not answer.
         """
+        self.begin_layout(layout)()
+
+    def begin_layout(self, layout: SnapshotLayout) -> Callable[[], None]:
+        """Send the layout as `layout` does, without waiting. Returns the function that waits until
+        the service has it; raises as `layout`, as does that function."""
         with self._lock:
             self._layout = layout
             self._changes += 1
-        self._send("layout", **dump_layout(layout))
+        return self._begin_sending("layout", **dump_layout(layout))
 
     def claim(self, step: int) -> int | None:
         """Return a slot for the snapshot of `step`, or None if none is free now: the step is
@@ -440,10 +446,25 @@ class ServiceClient:
     def _send(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
         """Send a message without an answer; a service that is gone is sent its content when it is
         back."""
+        self._begin_sending(kind, fds, **fields)()
+
+    def _begin_sending(
+        self, kind: str, fds: tuple[int, ...] = (), **fields: Any
+    ) -> Callable[[], None]:
+        """Begin `_send`. Returns the function that waits until the service has the message."""
         try:
-            give_back(self._present().request(kind, fds=fds, **fields))
+            answer = self._present().begin_request(kind, fds=fds, **fields)
         except ConnectionError as error:
-            logger.warning("the checkpoint service is sent its %s later: %s", kind, error)
+            _log_later(kind, error)
+            return lambda: None
+
+        def finish() -> None:
+            try:
+                give_back(answer(ANSWER_S))
+            except ConnectionError as error:
+                _log_later(kind, error)
+
+        return finish
 
     def _ask(self, kind: str) -> dict[str, Any]:
         """Return the answer to a request, after starting the service if it has ended."""
@@ -462,6 +483,10 @@ class ServiceClient:
             what = "this client is closed" if self._is_closed else "it is being restarted"
             raise ConnectionError(what)
         return link
+
+
+def _log_later(kind: str, error: ConnectionError) -> None:
+    logger.warning("the checkpoint service is sent its %s later: %s", kind, error)
 
 
 _clients: weakref.WeakSet[ServiceClient] = weakref.WeakSet()
