@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,9 +17,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
-from checkpointing.restore import memory_restore
+from checkpointing import (
+    Checkpointer,
+    SaveError,
+    Store,
+    StoreError,
+    StructureError,
+    list_checkpoints,
+)
+from checkpointing.restore import memory_restore, store_restore
 from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store.sessions.run_takeover import TakeoverResult
 from tests.integration.checkpoint.single_process_saves import die, restore_one
 from tests.integration.checkpoint.store_damage import check, committed_in
 from tests.integration.rank_worlds import (
@@ -186,6 +195,40 @@ def test_what_does_not_fit_is_refused_and_the_memory_stays(
     ckpt.save(2, live)
     ckpt.close()
     assert committed_steps(tmp_path / "store") == [1, 2]
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_takeover_that_fails_changes_nothing_that_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fresh: bool
+) -> None:
+    """The copy may be made beside it if the state was just built."""
+    ckpt = Checkpointer(tmp_path, run="r")
+    ckpt.save(1, state_of(1))
+    ckpt.wait()
+    die(ckpt)
+    ckpt, state, copied = Checkpointer(tmp_path, run="r"), state_of(0), threading.Event()
+    load = memory_restore.load
+
+    def note_copied(*args: Any) -> None:
+        load(*args)
+        copied.set()
+
+    def fail(store: Store, run: str) -> TakeoverResult:
+        assert copied.wait(60.0 if is_fresh else 0.0) is is_fresh
+        raise StoreError("it is out of reach")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory_restore, "load", note_copied)
+        patch.setattr(store_restore, "take_over", fail)
+        with pytest.raises(StoreError, match="out of reach"):
+            ckpt.restore(state, is_fresh=is_fresh)
+    if not is_fresh:
+        assert_is(state, 0)
+    assert ckpt.restore(state, is_fresh=is_fresh) == 1
+    assert_is(state, 1)
+    ckpt.save(2, state_of(2))
+    ckpt.close()
+    assert committed_steps(tmp_path) == [1, 2]
 
 
 def test_what_is_refused_from_memory_becomes_durable_all_the_same(tmp_path: Path) -> None:

@@ -711,3 +711,50 @@ def test_any_program_goes_on_as_with_torchs_own_state_dicts(part: int) -> None:
             )
         except Exception as error:
             raise AssertionError(f"seed {seed}, {first.kind}: {error}") from error
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"),
+    [
+        (adam, lambda m: adam(m, weight_decay=0.5)),
+        (lambda m: two_groups(m), lambda m: two_groups(m)),
+        (adam, lambda m: two_groups(m)),
+        (lambda m: two_groups(m), adam),
+        (adam, lambda m: Adam(m.parameters(), lr=0.1)),
+        (adam, lambda m: adam(m, amsgrad=True)),
+        (lambda m: SGD(m.parameters(), lr=torch.tensor(0.1)), lambda m: SGD(m.parameters(), 0.1)),
+        (lambda m: AdamW([{"params": [p]} for p in m.parameters()]), adam),
+    ],
+    ids=["options", "groups", "split", "merged", "class", "state", "tensor", "merged-alike"],
+)
+@pytest.mark.parametrize("is_stepped", [True, False])
+def test_a_state_of_which_this_was_expected_is_loaded_as_any_other(
+    saver: Callable[[Any], Optimizer], loader: Callable[[Any], Optimizer], is_stepped: bool
+) -> None:
+    """What was expected is loaded into if it has the leaves of the checkpoint."""
+    module = layers()
+    optimizer = saver(module)
+    step(module, optimizer, 2)
+    inventory, tensors = stored({"model": module, "optimizer": optimizer})
+    found = []
+    for is_expected in (True, False):
+        live = layers()
+        o = loader(live)
+        if is_stepped:
+            step(live, o)
+        target = LoadTarget({"model": live, "optimizer": o})
+        if is_expected:
+            target.expect()
+        target.form(inventory)
+        text = difference([target.wants()], inventory)
+        if not text:
+            for name, tensor in target.leaves.tensors.items():
+                tensor.detach().copy_(tensors[name])
+            target.finish(inventory)
+            assert target.is_live
+            assert target.leaves.tensors.keys() == tensors.keys()
+        found.append((text, None if text else everything(live, o)))
+    (text, loaded), (other_text, other_loaded) = found
+    assert text == other_text
+    if loaded is not None and other_loaded is not None:
+        assert_same(loaded, other_loaded)

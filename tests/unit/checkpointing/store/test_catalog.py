@@ -4,15 +4,19 @@ meanwhile."""
 from __future__ import annotations
 
 import secrets
+import threading
+
+import pytest
 
 from checkpointing.format.object_keys import SaveId, steps
 from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.store import catalog as catalogs
 from checkpointing.store.catalog import list_checkpoints, read_catalog
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.unit.checkpointing.store import saves
-from tests.unit.checkpointing.store.recording_storage import ListCounter
+from tests.unit.checkpointing.store.recording_storage import ListCounter, Recording
 from tests.unit.checkpointing.store.schedules.scripted_schedules import V
 
 RUN = "a"
@@ -73,3 +77,20 @@ def test_damage_is_described_from_the_same_listing() -> None:
     infos = list_checkpoints(store, RUN)
     assert [(info.id, info.state) for info in infos] == [(one.id, "committed"), (two.id, "damaged")]
     assert storage.listed.count(steps(RUN)) == 2
+
+
+@pytest.mark.parametrize("slow_s", [-1.0, 1e9], ids=["slow", "quick"])
+def test_headers_are_read_in_threads_where_the_storage_is_slow(
+    slow_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, storage, made = store_of(1, 2, 3)
+    monkeypatch.setattr(catalogs, "_SLOW_S", slow_s)
+    readers: list[bool] = []
+    recording = Recording(storage)
+    recording.before = lambda key: readers.append(
+        threading.current_thread() is threading.main_thread()
+    )
+    found = read_catalog(Store(recording, store.record), RUN)
+    assert [entry.stored.save for entry in found.entries] == made[::-1]
+    assert readers[0]
+    assert all(readers) is (slow_s > 0)

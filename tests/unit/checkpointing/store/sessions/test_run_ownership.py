@@ -134,7 +134,9 @@ def test_another_process_of_the_owner_goes_by_its_number(root: str) -> None:
 
 def test_only_the_last_owners_are_kept(root: str) -> None:
     process = Process(root)
-    assert [process.take_over() for _ in range(9)] == list(range(1, 10))
+    assert [process.take_over() for _ in range(8)] == list(range(1, 9))
+    assert len(process.store.storage.list(object_keys.owners(RUN))) == 8  # removed together
+    assert process.take_over() == 9
     kept = [entry.key for entry in process.store.storage.list(object_keys.owners(RUN))]
     assert kept == [object_keys.owner(RUN, number) for number in (6, 7, 8, 9)]
     assert run_ownership.newest(process.store, RUN) == 9
