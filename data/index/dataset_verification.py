@@ -15,6 +15,7 @@ from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
 from data.index.shard_patterns import tars_of
+from data.index.shard_sizes import other_size
 from data.source.protocol import ObjectSource
 
 WORKERS = 4  # threads: hashing and reading run in parallel, parsing headers does not
@@ -75,24 +76,6 @@ def verify(
     return verdicts
 
 
-def resized(manifest: Manifest, most: int = 64) -> str | None:
-    """Describe a shard whose size differs from the manifest, which is of other shards or older.
-
-    Only the sizes of files are compared, of `most` shards that are spread over the dataset; None if
-    all agree.
-    """
-    numbers = range(0, len(manifest), max(1, len(manifest) // most))
-    for i in (number for number in numbers if not shard_access.is_url(manifest.urls[number])):
-        url, stated = manifest.urls[i], manifest.file_bytes(i)
-        try:
-            size, _ = shard_access.stat(url, None)
-        except ShardError as error:
-            return str(error)
-        if size != stated:
-            return f"{url} {_other_size(size, stated)}"
-    return None
-
-
 def unlisted_tars(folder: Path, manifest: Manifest) -> list[str]:
     """Return the names of the tars of a folder that its manifest does not list, which may have been
     forgotten; none if it is no folder."""
@@ -100,10 +83,6 @@ def unlisted_tars(folder: Path, manifest: Manifest) -> list[str]:
         return []
     there = [str(path) for path in tars_of(folder.absolute())]
     return [Path(path).name for path in manifest.urls.without(there)]
-
-
-def _other_size(size: int, stated: int) -> str:
-    return f"has {size} bytes, but had {stated} when it was indexed"
 
 
 def difference(old: ShardIndex, new: ShardIndex) -> str | None:
@@ -127,7 +106,7 @@ def _problem(
     url, stated = manifest.urls[i], int(manifest.bytes[i])
     size, tag = shard_access.stat(url, source)
     if size != stated:
-        return _other_size(size, stated)
+        return other_size(size, stated)
     now = scan_shard(url, hash=hashed, source=source)
     kept = sidecar.load(Path(sidecar.beside(url))) if not shard_access.is_url(url) else None
     kept = kept or sidecar.find(url, size, tag, folder)

@@ -13,7 +13,9 @@ from data.durable_files import write_atomically
 from data.errors import FetchError, IndexFileError, NoIndexError, ShardError
 from data.index import column_container, shard_access
 from data.index.column_container import IndexColumns
-from data.index.manifest_rows import HASH, KIND, ShardRow, pack_rows
+from data.index.manifest_rows import ShardRow, pack_rows
+from data.index.manifest_summary import HASH, KIND, KINDS, column_lengths
+from data.index.manifest_summary import NAME as NAME
 from data.index.shard.known_shard_index import KnownShard, find
 from data.index.shard.shard_index import IntArray, ShardIndex
 from data.index.shard.shard_scan import shard_index
@@ -21,10 +23,6 @@ from data.index.shard_urls import ShardUrls
 from data.index.tar.tar_walk import Read
 from data.source.address import masked, split_query
 from data.source.protocol import NOT_FOUND, ObjectSource, short_tag
-
-NAME = "dataset.index"
-_KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # the prefixes of their dtypes
-_KINDS |= dict.fromkeys(("hashes", "digests", "urls"), "u1")
 
 
 class Manifest:
@@ -219,12 +217,10 @@ def _check(content: IndexColumns, place: Path | str) -> None:
     """Raise IndexFileError for columns that make no manifest."""
     found = content.columns
     n = len(found.get("samples", ()))
-    lengths = {"bytes": n, "tags": n, "hashes": n * HASH, "digests": n * HASH, "url_at": n + 1}
-    lengths |= {"tokens": n} if "tokens" in found else {}
-    for name, length in {"samples": n, "urls": None, **lengths}.items():
+    for name, length in column_lengths(n, has_tokens="tokens" in found).items():
         if name not in found or length not in (None, len(found[name])):
             raise IndexFileError(place, f"is not a manifest: column {name!r} is missing or short")
-    for name, kind in _KINDS.items():
+    for name, kind in KINDS.items():
         if name in found and not found[name].dtype.str[1:].startswith(kind):
             raise IndexFileError(place, f"is not a manifest: column {name!r} has another type")
     at = found["url_at"]

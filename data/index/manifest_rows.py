@@ -8,12 +8,11 @@ import numpy.typing as npt
 
 from data.index import column_container
 from data.index.column_container import Column
+from data.index.manifest_summary import HASH
+from data.index.manifest_summary import KIND as KIND
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_urls import relative
 from data.source.protocol import short_tag
-
-KIND = "dataset"
-HASH = 32  # bytes
 
 
 class ShardRow(NamedTuple):

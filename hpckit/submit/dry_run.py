@@ -31,10 +31,15 @@ from hpckit.text.quantities import count
 
 if TYPE_CHECKING:
     from data import Dataset
+    from data.index.manifest_summary import DatasetSummary
 
 
 def describe_submission(
-    spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int, code: str | None = None
+    spec: RunSpec,
+    run: RunDir,
+    dataset: Dataset | DatasetSummary | None,
+    earlier: int,
+    code: str | None = None,
 ) -> str:
     """Returns a summary of the run, followed by the batch script or, on this machine, by the
     command that each node of its first generation would run.
@@ -58,7 +63,9 @@ def describe_submission(
     return "\n".join([*about, f"# start       {start}", "", text])
 
 
-def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
+def _summary(
+    spec: RunSpec, run: RunDir, dataset: Dataset | DatasetSummary | None, earlier: int
+) -> Iterator[str]:
     yield f"# run         {run.name}"
     so_far = f"  ({count(earlier, 'submission')} so far)" if earlier else ""
     yield f"# directory   {run.path}{so_far}"
@@ -154,7 +161,7 @@ def _when(spec: CheckpointSpec) -> str:
     return "at the end only"
 
 
-def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
+def _epochs(spec: RunSpec, dataset: Dataset | DatasetSummary | None) -> str:
     if dataset is None:
         return ""
     return f"  ({samples_before(spec, last_step(spec)) / len(dataset):.2f} epochs)"

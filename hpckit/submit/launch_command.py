@@ -168,8 +168,6 @@ def _import_ahead(command: LaunchCommand) -> None:
     """Imports what most commands need once their config is composed, while another process composes
     it."""
     prepare_parser()
-    if split(command.overrides)[1] is None:  # a program reads no data that hpckit knows of
-        import data.read.dataset  # noqa: F401
     if command.dry_run:
         import hpckit.submit.dry_run
     elif not command.cfg:

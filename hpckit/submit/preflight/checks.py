@@ -37,13 +37,14 @@ from hpckit.text.undecodable_text import is_undecodable
 
 if TYPE_CHECKING:
     from data import Dataset
+    from data.index.manifest_summary import DatasetSummary
 
 
 @dataclass(frozen=True)
 class Preflight:
     """The results of the checks."""
 
-    dataset: Dataset | None
+    dataset: Dataset | DatasetSummary | None
     """The dataset; None if it is still to be packed."""
     problems: list[str]
     notes: list[str] = field(default_factory=list)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from data import DataError, FetchError, IndexingError
 from data.errors import NoCacheError
+from data.index.manifest_summary import summarise_folder
+from data.index.shard_sizes import resized
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL, is_built_in, is_training_function
 from hpckit.config.mixture import (
     KEY,
@@ -31,6 +33,7 @@ from hpckit.system.store_timeouts import interactive_sources
 
 if TYPE_CHECKING:
     from data import Dataset
+    from data.index.manifest_summary import DatasetSummary
 
 _MAX_SHARDS = 4
 """The largest number of shards with problems that a message lists."""
@@ -42,7 +45,7 @@ Pack = Callable[[PackSpec, Path], None]
 class DatasetCheck:
     """The results of the checks of data."""
 
-    dataset: Dataset | None
+    dataset: Dataset | DatasetSummary | None
     """The dataset; None if it is still to be packed, or cannot be read."""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -69,6 +72,8 @@ def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
     if spec.data.mixture is not None:
         problems, notes = check_mixture(spec)
         return DatasetCheck(None, [*problems, *_validation_problems(spec)], notes)
+    if (summary := _sound_dataset(spec, spec.data.shards)) is not None:
+        return DatasetCheck(summary, _validation_problems(spec))
     try:
         dataset = _dataset(spec, pack)
     except NoCacheError as error:
@@ -80,6 +85,22 @@ def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
     if dataset is not None:
         problems += _dataset_problems(spec, "data.shards", spec.data.shards or "", dataset)
     return DatasetCheck(dataset, [*problems, *_validation_problems(spec)])
+
+
+def _sound_dataset(spec: RunSpec, shards: str | None) -> DatasetSummary | None:
+    """Returns a dataset of which no check would find a problem, as far as that is known without
+    opening it; None: it has to be opened.
+
+    Args:
+        shards: where the dataset is.
+    """
+    data = spec.data
+    has_options = any(one is not None for one in (data.dtype, data.end_of_text, data.column))
+    reads_tokens = spec.entry == LANGUAGE_MODEL and data.text != "bytes"
+    if shards is None or has_options or reads_tokens or data.check == "content":
+        return None
+    found = summarise_folder(Path(shards))
+    return found if found and resized(found.manifest) is None else None
 
 
 def _is_missing(spec: RunSpec) -> bool:
@@ -176,6 +197,8 @@ def _validation_problems(spec: RunSpec) -> list[str]:
     key, shards = "data.validation", spec.data.validation
     if shards is None:
         return []
+    if _sound_dataset(spec, shards) is not None:
+        return []
     try:
         dataset = _open_dataset(spec, shards)
         return _dataset_problems(spec, key, shards, dataset)
@@ -213,8 +236,6 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
     model's vocabulary is too small."""
     if len(dataset) == 0:
         return [f"{key}: {shards} holds no samples"]
-    from data.index.dataset_verification import resized
-
     if problem := resized(dataset.manifest):
         return [
             f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
