@@ -83,8 +83,7 @@ def begin_composition(arguments: Sequence[str]) -> CompositionProcess | None:
 def _compose(arguments: Sequence[str]) -> ComposedValues:
     from hpckit.config.config_trees import conf_dir, project_tree
     from hpckit.rundir.code_snapshot.project import find_project
-    from hpckit.submit.composition.hydra_values import compose_values, leave_out_own_options
+    from hpckit.submit.composition.quick_composition import compose_quickly
 
-    leave_out_own_options()
     yours = project_tree(find_project(Path.cwd()).root)
-    return compose_values(command_overrides(typed_overrides(arguments)), conf_dir(), yours)
+    return compose_quickly(command_overrides(typed_overrides(arguments)), conf_dir(), yours)

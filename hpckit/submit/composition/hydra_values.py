@@ -9,15 +9,15 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from checkpointing.state.collector_pause import collector_paused
-from hpckit.config.config_trees import Groups, ambiguous, conf_dir, group_options
+from hpckit.config.config_trees import Groups as Groups
+from hpckit.config.config_trees import ambiguous, conf_dir, group_options
 from hpckit.config.renamed_keys import BothSpellingsError, current_overrides
 from hpckit.config.spec_error import SpecError
 from hpckit.submit.composition.composed_values import ComposedValues
@@ -28,24 +28,13 @@ _EXPERIMENT = "experiment"
 """The group whose options are whole runs; it is not a group of keys."""
 _PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_MISSING = "???"
+"""What OmegaConf calls a value that is still to be given."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
-_OF_OWN = ("launcher", "sweeper", "job_logging", "hydra_logging")
-"""Keys below `hydra` that have no type without the options of Hydra's own groups."""
-_OWN_OPTIONS = True
-
-
-def leave_out_own_options() -> None:
-    """Has all compositions of this process do without the options of Hydra's own groups: launcher,
-    sweeper, logging, help. They are nine of the thirty files that Hydra reads, a third of the time
-    of composing, and no value of a spec is of them. A config that chooses or changes such an option
-    is refused then, and has to be composed with them, by another process."""
-    global _OWN_OPTIONS
-    own = ConfigStore.instance().repo["hydra"]["config.yaml"].node
-    with open_dict(own):
-        own.defaults = []
-    _OWN_OPTIONS = False
+VERSION_BASE = "1.3"
+"""The version of Hydra whose rules apply."""
 
 
 def compose_values(
@@ -61,9 +50,9 @@ def compose_values(
     """
     groups = group_options(conf, yours)  # Hydra reads the whole tree on each query
     # Hydra makes half a million objects, most of which stay: a tenth of the time is collection
-    with collector_paused(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(_present(overrides, groups), groups)
-        refused = {line: item for item in items for line in _refusals(item, groups)}
+    with collector_paused(), initialize_config_dir(config_dir=str(conf), version_base=VERSION_BASE):
+        items = _parse(present(overrides, groups), groups)
+        refused = {line: item for item in items for line in refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
             values = _compose([_force_added(item, groups) for item in usable], conf, yours)
@@ -86,10 +75,10 @@ def amend_values(
         SpecError: with all problems that can be found together.
     """
     groups = group_options(conf, yours)
-    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(_present(overrides, groups), groups)
+    with initialize_config_dir(config_dir=str(conf), version_base=VERSION_BASE):
+        items = _parse(present(overrides, groups), groups)
         refused = [
-            line for item in items for line in (*_refusals(item, groups), *_amend_refusals(item))
+            line for item in items for line in (*refusals(item, groups), *_amend_refusals(item))
         ]
         if refused:
             raise SpecError(refused)
@@ -104,7 +93,7 @@ def amend_values(
             _set(values, item.key_or_group.split("."), _plain(item))
 
 
-def _present(overrides: Sequence[str], groups: Groups) -> list[str]:
+def present(overrides: Sequence[str], groups: Groups) -> list[str]:
     """Returns overrides with the present names of keys, values and options that were renamed."""
     try:
         return current_overrides(overrides, groups)
@@ -152,13 +141,11 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
     try:
         config = compose("config", [*search, *overrides], return_hydra_config=True)
         choices = dict(config.hydra.runtime.choices)
-        if not _OWN_OPTIONS and any(not OmegaConf.is_missing(config.hydra, k) for k in _OF_OWN):
-            raise SpecError(["hydra: has keys that only its own options check"])
         with open_dict(config):
             del config["hydra"]
         if yours and (found := ambiguous(choices, conf, yours)):
             raise SpecError(found)
-        OmegaConf.resolve(config)
+        return plain_values(config)
     except BothSpellingsError as error:
         raise SpecError([str(error)]) from None
     except yaml.MarkedYAMLError as error:
@@ -172,10 +159,20 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
             raise KeyboardInterrupt from None
         key = error.full_key if isinstance(error, OmegaConfBaseException) else None
         raise SpecError([f"{key or 'config'}: {_one_line(error)}"]) from None
-    if missing := sorted(OmegaConf.missing_keys(config)):
-        raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
+
+
+def plain_values(config: DictConfig) -> dict[str, Any]:
+    """Returns a composed config as nested dicts, with interpolations resolved.
+
+    Raises:
+        SpecError: a key has no value, or the file of an experiment is none.
+        OmegaConfBaseException: an interpolation cannot be resolved.
+    """
+    OmegaConf.resolve(config)
     values = OmegaConf.to_container(config)
     assert isinstance(values, dict)
+    if _has_missing(values) and (missing := sorted(OmegaConf.missing_keys(config))):
+        raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
     if _EXPERIMENT in values:
         raise SpecError(
             [
@@ -185,6 +182,14 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
             ]
         )
     return {str(key): value for key, value in values.items()}
+
+
+def _has_missing(value: object) -> bool:
+    """Returns whether a value may be missing below. OmegaConf takes as long to say which ones as to
+    apply all overrides."""
+    if isinstance(value, dict):
+        return any(map(_has_missing, value.values()))
+    return any(map(_has_missing, value)) if isinstance(value, list) else value == _MISSING
 
 
 def _is_of_interrupt(error: BaseException | None) -> bool:
@@ -215,7 +220,7 @@ def _parse(overrides: Sequence[str], groups: Groups) -> list[Override]:
     items, found = [], []
     for text in overrides:
         try:
-            items.append(_parse_one(text))
+            items.append(parse_one(text))
         except HydraException as error:
             found.append(_unreadable(text, _one_line(error), groups))
     if "=" in overrides:
@@ -252,7 +257,7 @@ def _meant(word: str, groups: Groups) -> str:
     return f"; write {word}=VALUE" if _PLAIN_KEY.fullmatch(word) else ""
 
 
-def _parse_one(text: str) -> Override:
+def parse_one(text: str) -> Override:
     """Parses one override. A value that Hydra's grammar cannot parse, mostly a path, is taken as
     plain text."""
     parser = OverridesParser.create()
@@ -275,7 +280,7 @@ def quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _refusals(item: Override, groups: Groups) -> list[str]:
+def refusals(item: Override, groups: Groups) -> list[str]:
     """Returns the reasons why this single override cannot be used."""
     key = item.key_or_group
     if key.split(".")[0] == "hydra":
