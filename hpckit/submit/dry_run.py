@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from hpckit.agent.device_assignment import choose, gpu_model, visible_gpus
@@ -39,28 +40,32 @@ def describe_submission(
     run: RunDir,
     dataset: Dataset | DatasetSummary | None,
     earlier: int,
-    code: str | None = None,
+    describe_code: Callable[[], str] | None = None,
 ) -> str:
     """Returns a summary of the run, followed by the batch script or, on this machine, by the
     command that each node of its first generation would run.
 
     Args:
-        code: a line on the code snapshot.
+        describe_code: returns a line on the code snapshot.
     """
-    about = list(_summary(spec, run, dataset, earlier))
-    if code is not None:
-        about.append(f"# code        {code}")
+
+    def about() -> Iterator[str]:
+        yield from _summary(spec, run, dataset, earlier)
+        if describe_code is not None:
+            yield f"# code        {describe_code()}"
+
     if spec.cluster.slurm is None:
-        return "\n".join([*about, "", *_commands(spec, run, earlier)])
+        return "\n".join([*about(), "", *_commands(spec, run, earlier)])
 
     def script_without(hosts: tuple[str, ...]) -> str:
         return script(spec, of_run(run, earlier + 1, (), hosts))
 
     suspects = exclude_suspects(spec, script_without)
-    about += [f"# suspects    {line}" for line in suspects.notes]
     text = script_without(suspects.hosts)
-    start = start_time(text, passed_variables(spec))
-    return "\n".join([*about, f"# start       {start}", "", text])
+    with ThreadPoolExecutor(1, "start") as executor:  # while the project is listed
+        start = executor.submit(start_time, text, passed_variables(spec))
+        lines = [*about(), *(f"# suspects    {line}" for line in suspects.notes)]
+        return "\n".join([*lines, f"# start       {start.result()}", "", text])
 
 
 def _summary(

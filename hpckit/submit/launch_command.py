@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -158,7 +159,7 @@ def run_command(command: LaunchCommand, composition: CompositionProcess | None =
         from hpckit.submit.dry_run import describe_submission
         from hpckit.submit.submission_files import describe_code
 
-        earlier, code = len(wanted.run.submission_numbers()), describe_code(spec, project)
+        earlier, code = len(wanted.run.submission_numbers()), partial(describe_code, spec, project)
         print(describe_submission(spec, wanted.run, found.dataset, earlier, code))
         return 0
     return _start(wanted, command)

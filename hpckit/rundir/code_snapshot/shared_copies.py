@@ -13,12 +13,15 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from hpckit.rundir.code_snapshot.project_files import folders_of
 from hpckit.system.atomic_files import read_json
 
 SETTLED_S = 300.0
@@ -26,6 +29,11 @@ SETTLED_S = 300.0
 tolerates clocks that differ by at most five minutes."""
 
 _PARALLEL = 8  # files; each takes a few round trips to a shared file system, and no computing
+_AT_ONCE = 32
+"""Files after which it is decided again whether one thread is enough."""
+_LOCAL_S = 1e-4
+"""Seconds that a file takes less than, if no other machine is asked: a link takes 0.02 ms on a disk
+of this machine, and each round trip of a network file system 0.2 ms and more."""
 _VERSION = 1
 _CAN_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _T = TypeVar("_T")
@@ -88,14 +96,27 @@ def copy_files(
     Raises:
         OSError: a file cannot be read or written.
     """
-    for folder in sorted({name.rpartition("/")[0] for name in files}):
-        (into / folder).mkdir(parents=True, exist_ok=True)
+    into.mkdir(parents=True, exist_ok=True)
     place = os.fspath(into)
+    for folder in sorted(folders_of(files)):  # each after the one that it is in
+        with suppress(FileExistsError):
+            os.mkdir(f"{place}/{folder}")  # noqa: PTH102 - as in `SnapshotSource`
     return run_in_parallel(lambda name: _copy(name, files[name], place, earlier), list(files))
 
 
 def run_in_parallel(act: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-    """Returns the results of `act` for `names` in no particular order, computed in parallel."""
+    """Returns the results of `act` for `names` in no particular order, computed in parallel as soon
+    as that is faster: threads that wait for no file system only wait for each other."""
+    done: list[_T] = []
+    for at in range(0, len(names), _AT_ONCE):
+        begun_s = time.perf_counter()
+        done += map(act, names[at : at + _AT_ONCE])
+        if time.perf_counter() - begun_s > _AT_ONCE * _LOCAL_S:
+            return done + _run_in_threads(act, names[at + _AT_ONCE :])
+    return done
+
+
+def _run_in_threads(act: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
     # one task per file would cost more than the file
     parts = [names[n::_PARALLEL] for n in range(_PARALLEL)]
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="copying") as pool:
