@@ -6,8 +6,9 @@ It starts a Slurm of two nodes on this machine (`slurm.devcluster`) that holds a
 runs. The arms, each a new Python process, alternate: `launch.py --dry-run`; `launch.py` in a root
 without runs (`first submit`), and again for a run whose job is gone (`submit`), which shares the
 files of its code copy that are older than five minutes; and `sbatch` of the script that the dry run
-prints. `imports` and `import hydra` only import what the two processes of a command import of other
-projects, side by side: a command takes as long as the longer one at least. With --other,
+prints. `import pydantic` and `import hydra` only import what the two processes of a command import
+of other projects, side by side, and `import submitit` what a submission imports as well: a command
+takes as long as the longer of both processes at least. With --other,
 `launch.py` of another checkout is measured as well. Between two measurements, jobs are cancelled
 and new directories removed. A submit minus `sbatch` is what hpckit adds: config, checks, a copy of
 the code, submitit.
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -33,8 +35,11 @@ from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import ClusterOptions
 
 _REPO = Path(__file__).resolve().parents[2]
-_IMPORTS = "import numpy, submitit; from pydantic import TypeAdapter, dataclasses"
-"""What the process of a submission imports of other projects; it composes its config in another."""
+_IMPORTS = {
+    "import pydantic": "from pydantic import TypeAdapter, dataclasses",
+    "import submitit": "import submitit",
+    "import hydra": "import hydra",
+}
 _RUN = (
     *("name=t", "model=gpt_nano", "data=shards", "cluster=slurm", "cluster.device=cpu"),
     *("cluster.slurm.gpus=none", "cluster.slurm.memory=500M", "launch.nodes=2"),
@@ -132,11 +137,12 @@ def main() -> None:
         pack(folder)
         site = SubmitSite(cluster, folder, _REPO)
         bare = ["sbatch", f"--output={os.devnull}", str(batch_script(site))]
-        python = [sys.executable, "-c"]
         arms = {
             "sbatch": SubmitArm(site, lambda: site.call(bare)),
-            "imports": SubmitArm(site, lambda: site.call([*python, _IMPORTS])),
-            "import hydra": SubmitArm(site, lambda: site.call([*python, "import hydra"])),
+            **{
+                name: SubmitArm(site, partial(site.call, [sys.executable, "-c", program]))
+                for name, program in _IMPORTS.items()
+            },
             **arms_of(site),
         }
         if asked.other:

@@ -4,11 +4,14 @@ its user waits for it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from data import pack_folder
 
 HEAVY = ("torch", "numpy", "zstandard", "fsspec", "hydra", "omegaconf", "rich", "tensorboard")
 
@@ -66,3 +69,27 @@ def test_a_command_that_reads_imports_what_it_needs(
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+LAUNCHING = """
+import sys
+from hpckit.submit.composition.composition_process import begin_composition
+composition = begin_composition({words})
+from hpckit.submit.launch_command import main
+status = main({words}, composition)
+print(*sorted(set(sys.modules) & set({heavy})), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it composes beside the command")
+def test_a_dry_run_of_indexed_shards_imports_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    pack_folder(tmp_path / "texts", tmp_path / "shards")
+    words = ["--dry-run", "model=gpt_nano", "data=shards", "data.shards=shards", "root=runs"]
+    program = LAUNCHING.format(words=words, heavy=(*NEVER, "submitit", "yaml", "jinja2"))
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "\n")
+    assert "1 samples in 1 shards" in done.stdout

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.rundir.code_snapshot import shared_copies
-from hpckit.rundir.code_snapshot.shared_copies import SETTLED_S, FileState, is_settled
+from hpckit.rundir.code_snapshot.shared_copies import (
+    SETTLED_S,
+    FileState,
+    is_settled,
+    run_in_parallel,
+)
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshot, Project, copy_snapshot, take_snapshot
 from tests.effort import times
 
@@ -263,3 +269,20 @@ def act(root: Path, what: str, path: Path, content: bytes) -> None:
         if path != root / "b.py":
             path.rename(root / "b.py")
         (root / "draft").rename(path)
+
+
+@pytest.mark.parametrize("local_s", [1e9, -1.0], ids=["one thread", "many"])
+def test_all_files_are_copied_by_one_thread_or_many(
+    monkeypatch: pytest.MonkeyPatch, local_s: float
+) -> None:
+    monkeypatch.setattr(shared_copies, "_LOCAL_S", local_s)
+    threads: set[str] = set()
+
+    def act(name: str) -> str:
+        threads.add(threading.current_thread().name)
+        return name
+
+    names = [str(n) for n in range(100)]
+    assert sorted(run_in_parallel(act, names)) == sorted(names)
+    assert any(name.startswith("copying") for name in threads) == (local_s < 0)
+    assert run_in_parallel(act, []) == []
