@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from data.errors import DataError, is_url
 from data.index.container_header import ITEM_BYTES, StoredColumn, check_digest, parse_header
@@ -27,6 +27,7 @@ KINDS |= dict.fromkeys(("hashes", "digests", "urls"), "u1")
 """How the types of columns begin, which have no other."""
 _MOST_BYTES = 4 << 20
 """Of a larger manifest, loops of Python would take longer than importing numpy."""
+_CODES: Mapping[str, Literal["B", "H", "I", "Q", "q"]]
 _CODES = {"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "i8": "q"}
 """The types of columns as a view of memory calls them."""
 _MOST = 1 << 62
@@ -79,22 +80,34 @@ def summarise_folder(folder: Path) -> DatasetSummary | None:
     anything is unusual."""
     place = folder.expanduser().absolute() / NAME
     try:
-        if sys.byteorder != "little" or place.stat().st_size > _MOST_BYTES:
+        if place.stat().st_size > _MOST_BYTES:
             return None
         beside = [str(path) for path in entries_of(place.parent)]
-        content = place.read_bytes()
-        header = parse_header(content, KIND, place)
-        check_digest(content, place)
+        found = summarise(place.read_bytes(), place)
     except (OSError, DataError):
         return None
+    if found is None or not all(path.endswith(_BESIDE) for path in beside):
+        return None
+    tars = [path for path in beside if path.endswith(".tar")]
+    return found if sorted(found.manifest.urls) == sorted(tars) else None
+
+
+def summarise(content: bytes, place: Path) -> DatasetSummary | None:
+    """Return what a manifest with this content and of this path tells; None if it has no shards, or
+    numbers that are impossible.
+
+    Raises IndexFileError if the content is no container, or damaged.
+    """
+    if sys.byteorder != "little":
+        return None
+    header = parse_header(content, KIND, place)
+    check_digest(content, place)
     if not _are_there(header.columns) or not isinstance(header.meta.get("tokens"), str | None):
         return None
     columns = {one.name: _view(content, one) for one in header.columns if one.length}
-    if not _are_possible(columns) or not all(path.endswith(_BESIDE) for path in beside):
+    if not _are_possible(columns):
         return None
     urls = list(_urls(columns, f"{place.parent}/"))
-    if sorted(urls) != sorted(path for path in beside if path.endswith(".tar")):
-        return None
     manifest = ManifestSummary(urls, columns["bytes"].tolist())
     return DatasetSummary(manifest, sum(columns["samples"]))
 
@@ -114,8 +127,7 @@ def _are_there(columns: Sequence[StoredColumn]) -> bool:
 
 def _view(content: bytes, column: StoredColumn) -> "memoryview[int]":
     end = column.start + column.length * ITEM_BYTES[column.dtype]
-    view: memoryview[int] = memoryview(content)[column.start : end].cast(_CODES[column.dtype])
-    return view
+    return memoryview(content)[column.start : end].cast(_CODES[column.dtype])
 
 
 def _are_possible(columns: _Columns) -> bool:

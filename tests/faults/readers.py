@@ -47,6 +47,7 @@ from data.cache.files.cache_entry import KINDS, CacheEntry, ShardRef
 from data.errors import DataError, IndexFileError, ShardError
 from data.index import column_container, manifest_rows
 from data.index.manifest import Manifest
+from data.index.manifest_summary import summarise
 from data.index.shard import shard_index, sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import StreamedShardIndexer
@@ -300,9 +301,22 @@ def _sidecar(data: bytes) -> None:
 
 
 def _dataset(data: bytes) -> None:
-    _use_manifest(
-        Manifest(column_container.unpack(data, manifest_rows.KIND, "d.index"), "/base/", "d.index")
-    )
+    """A manifest, and its summary, which there is of no other one than can be opened."""
+    try:
+        summary = summarise(data, Path("/base/d.index"))
+    except IndexFileError:
+        summary = None
+    try:
+        content = column_container.unpack(data, manifest_rows.KIND, "d.index")
+        found = Manifest(content, "/base/", "d.index")
+    except IndexFileError:
+        assert summary is None
+        raise
+    _use_manifest(found)
+    if summary is not None:
+        assert len(summary) == found.total_samples
+        assert list(summary.manifest.urls) == list(found.urls)
+        assert list(summary.manifest.sizes) == found.bytes.tolist()
 
 
 def _use_manifest(found: Manifest) -> None:

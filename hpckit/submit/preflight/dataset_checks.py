@@ -1,6 +1,7 @@
 """Checks before submission that the shards of a run exist and fit its model.
 
-Readers of data are imported only if there is something to read, as importing numpy takes a while.
+Readers of data are imported only if a manifest does not tell all that is to be known, as importing
+numpy takes a while.
 """
 
 from __future__ import annotations
