@@ -1,4 +1,4 @@
-"""What a command tells of a folder of tars that has a manifest, read without numpy.
+"""What a command says about a folder of tars that has a manifest, read without numpy.
 
 `data.read.dataset.open_dataset` opens every dataset. It imports numpy, which takes as long as the
 rest of a check of a dataset. Here only the ordinary folder is read, and only if nothing is wrong

@@ -2,7 +2,8 @@
 
 Hydra's own functions compose, but only the config of the run: not Hydra's own config, which is
 dropped after composing. libyaml parses hpckit's files, and plain overrides need no parser. Nothing
-is explained here: for any error, the composition is left to `compose_values`.
+is explained here: for any error, the composition is left to `compose_values`. So it is if PyYAML
+was built without libyaml, or if a later version of Hydra has other internals.
 """
 
 from __future__ import annotations
