@@ -1,8 +1,8 @@
 """The watchdog: the first process on a node, with whose end Slurm ends all processes of the node's
 step. It starts the agent and replaces it if it is killed.
 
-`python -m hpckit.agent.watchdog` takes its place from the environment. It starts the fork server,
-forks the agent, and waits, so that little can make it fail. An agent that is killed is replaced
+`python -m hpckit.agent.watchdog` takes its place from the environment. It forks the fork server and
+the agent, and waits, so that little can make it fail. An agent that is killed is replaced
 within milliseconds. All that it had started ends with it, but the node's checkpoint service stays,
 with the snapshots in its memory, and so does the fork server, with its imports done.
 
@@ -25,7 +25,11 @@ from types import FrameType
 from hpckit.agent.agent import Agent
 from hpckit.agent.device_assignment import even_share
 from hpckit.agent.message_channel import Channel, HeartbeatThread
-from hpckit.agent.workers.forkserver_client import ForkServerClient, start_server
+from hpckit.agent.workers.forkserver_client import (
+    ForkServerClient,
+    fork_first_server,
+    start_server,
+)
 from hpckit.agent.workers.worker_environment import variables_of
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS
 from hpckit.config.rules.violations import most_nodes
@@ -39,6 +43,7 @@ from hpckit.system.child_processes import (
     kill_all,
     name_process,
 )
+from hpckit.system.forked_program import ForkedProgram
 from hpckit.system.process_end import end_process
 
 log = logging.getLogger(__name__)
@@ -60,7 +65,7 @@ class NodeWatchdog:
         self._client_socket, self._server_socket = socket.socketpair(
             socket.AF_UNIX, socket.SOCK_SEQPACKET
         )
-        self._server = self._start_server(at_once=True) if spec.launch.preload else None
+        self._server = self._fork_server() if spec.launch.preload else None
         self._server_begun_s = time.monotonic()
         self._agent = 0  # process id; 0: there is no agent, or this process is the agent
         self._pending_signals: list[str] = []  # names of signals that no agent was sent yet
@@ -123,14 +128,30 @@ class NodeWatchdog:
         else:
             self._pending_signals.append(signal.Signals(number).name)
 
-    def _start_server(self, *, at_once: bool) -> Process:
+    def _fork_server(self) -> Process | ForkedProgram:
+        """Starts the first fork server, while this process has done nothing but imports."""
+
+        def release() -> None:
+            os.close(self._read_fd)
+            os.close(self._write_fd)
+            self._client_socket.close()
+            self._server_socket.close()
+
+        env, threads = self._server_environment()
+        return fork_first_server(env, self._server_socket, STEP_SIGNALS, threads, release)
+
+    def _start_server(self) -> Process:
+        env, threads = self._server_environment()
+        return start_server(env, self._server_socket, STEP_SIGNALS, threads, at_once=False)
+
+    def _server_environment(self) -> tuple[dict[str, str], int]:
+        """Returns the variables of the fork server, and the number of threads of a worker."""
         launch = self._spec.launch
-        env = os.environ | variables_of(self._spec.cluster.slurm)
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.nproc_per_node)
-        return start_server(env, self._server_socket, STEP_SIGNALS, threads, at_once=at_once)
+        return os.environ | variables_of(self._spec.cluster.slurm), threads
 
-    def _replace_server(self, server: Process) -> None:
+    def _replace_server(self, server: Process | ForkedProgram) -> None:
         """Starts the fork server again, unless it ended soon after its start: then torchrun is
         started without a fork server."""
         lived_s = time.monotonic() - self._server_begun_s
@@ -139,7 +160,7 @@ class NodeWatchdog:
             self._server = None
             self._server_socket.close()  # agents see the end of the connection
         else:
-            self._server = self._start_server(at_once=False)
+            self._server = self._start_server()
             self._server_begun_s = time.monotonic()
 
     def _report_killed(self) -> None:
@@ -151,11 +172,13 @@ class NodeWatchdog:
 
 def main() -> int:
     """Runs the watchdog and returns the exit status of the agent."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     read_fd, write_fd = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with messages
     run, submission, _ = agent_place()
-    return NodeWatchdog(read_spec(run.spec(submission)), read_fd, write_fd).run()
+    watchdog = NodeWatchdog(read_spec(run.spec(submission)), read_fd, write_fd)
+    # after the fork server is forked, which sets up its own
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    return watchdog.run()
 
 
 if __name__ == "__main__":

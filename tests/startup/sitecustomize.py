@@ -18,7 +18,8 @@ _CHECKOUT = __file__.removesuffix("tests/startup/sitecustomize.py")
 _PACKAGES = ("hpckit/", "checkpointing/", "data/")
 _SERVICE = "checkpointing.service"
 _WITH_TORCH = ("hpckit.trainer.torchrun.fork_server", "hpckit.evaluation.evaluation_worker")
-_PROGRAMS = ("submitit.core._submit", "hpckit.agent.watchdog", "hpckit.supervisor.user_job")
+_WATCHDOG = "hpckit.agent.watchdog"
+_PROGRAMS = ("submitit.core._submit", _WATCHDOG, "hpckit.supervisor.user_job")
 _CODE = ("from hpckit.cli.main import", "import sys; from hpckit.submit.launch_command import")
 """Beginnings of code that processes run instead of `hpckit` and `launch.py`."""
 _SCRIPTS = ("launch.py", "/bin/hpckit")
@@ -72,6 +73,10 @@ def _kind(program: list[str]) -> str | None:
     if asked:
         return asked
     first, second = [*program, ""][:2]
+    if (first, second) == ("-m", _WATCHDOG):
+        # Python has read it. A fork server needs it, and so is no fork of the watchdog, whose
+        # imports would be its own
+        os.environ.pop("PYTHONUNBUFFERED", None)
     if first == "-m" and second in _WITH_TORCH:
         return "-".join(filter(None, ("runs", os.environ.get("SHARED_IMPORTS_WITH"))))
     if first == "-m" and second == _SERVICE:

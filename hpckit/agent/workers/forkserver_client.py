@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.agent.message_channel import Channel
@@ -26,6 +26,7 @@ from hpckit.system.child_processes import (
     spawn,
     spawn_with_stdin,
 )
+from hpckit.system.forked_program import ForkedProgram, fork_program, is_forkable
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,29 @@ ANSWER_S = 5.0
 """Seconds for the server to report the end of a killed torchrun; otherwise the server is killed,
 too."""
 _POLL_S = 0.01
+AT_ONCE = "--at-once"
+"""The option of a server whose imports need not leave processor time to ranks of its node."""
+
+
+def fork_first_server(
+    env: Mapping[str, str],
+    control: socket.socket,
+    ignore: Sequence[signal.Signals],
+    threads: int,
+    release: Callable[[], None],
+) -> Process | ForkedProgram:
+    """Starts the first fork server of a node, whose imports may be done at once, and returns its
+    process. It is a fork of this process, unless the environment has to be that of a new one.
+
+    Args:
+        env, control, ignore, threads: as in `start_server`. This process has no other threads.
+        release: closes in a fork what a new process would not have.
+    """
+    whole = dict(env) | torchrun_variables(threads)
+    if not is_forkable(whole):
+        return start_server(env, control, ignore, threads, at_once=True)
+    name, stdin = "fork server", control.fileno()
+    return fork_program(SERVER[-1], [AT_ONCE], whole, stdin, release, ignore, name)
 
 
 def start_server(
@@ -56,7 +80,7 @@ def start_server(
             are none yet.
     """
     env = dict(env) | torchrun_variables(threads)
-    command = [*SERVER, "--at-once"] if at_once else SERVER
+    command = [*SERVER, AT_ONCE] if at_once else SERVER
     return spawn_with_stdin(command, env, control.fileno(), ignore)
 
 

@@ -25,6 +25,9 @@ from hpckit.supervisor.agents.agent_logs import AgentLogs
 from hpckit.system.child_processes import Process, spawn_piped
 
 _WATCHDOG = ("-m", "hpckit.agent.watchdog")
+_WATCHDOG_VARIABLES = {"PYTHONUNBUFFERED": "1"}
+"""Variables that an interpreter reads when it starts, as torchrun has them: the watchdog forks what
+forks the workers."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class LocalNodes:
         self.logs = AgentLogs(run)
 
     def start_agent(self, node: int) -> Process:
-        env = environment() | agent_variables(self._run, self._submission, node)
+        env = environment() | _WATCHDOG_VARIABLES
+        env |= agent_variables(self._run, self._submission, node)
         return spawn_piped(
             [sys.executable, *_WATCHDOG], env, self.logs.start_log(node), is_written_to=True
         )
@@ -136,7 +140,7 @@ class SlurmNodes:
             variables |= inside(os.environ)
             python = container.interpreter(python)
         passed = self._spec.cluster.slurm.pass_environment if self._spec.cluster.slurm else ()
-        variables = job_facts(os.environ, passed) | variables
+        variables = job_facts(os.environ, passed) | _WATCHDOG_VARIABLES | variables
         command = srun(host, variables, [python, *_WATCHDOG], container)
         env = environment_for("step", os.environ, passed)
         return spawn_piped(command, env, self.logs.start_log(node), is_written_to=True)
