@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 from hpckit.system.child_processes import die_with_parent, redirect_output
 from hpckit.system.process_end import end_process
 from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder
+from hpckit.trainer.torchrun.frame_lookup import quick_frame_lookup
 
 AT_ONCE = "--at-once"
 _TICK_MS = 20
@@ -70,9 +71,9 @@ def main() -> None:
         return
     finders = [] if AT_ONCE in sys.argv else [BackgroundImportFinder(connection.orders)]
     sys.meta_path[:0] = finders
-    from hpckit.trainer.torchrun import forked_workers
-    from hpckit.trainer.torchrun.first_device_use import FIRST_USE
-
+    with quick_frame_lookup():
+        from hpckit.trainer.torchrun import forked_workers
+        from hpckit.trainer.torchrun.first_device_use import FIRST_USE
     del sys.meta_path[: len(finders)]
     FIRST_USE.check_driver()  # a fork could not detect it
     gc.freeze()  # so that garbage collection does not write to the pages that all forks share
