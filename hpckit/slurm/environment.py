@@ -158,6 +158,12 @@ RULES: tuple[VariableRule, ...] = (
         "MPI_LOCALN?RANK(S|ID)",
     ),
     _rule(
+        "is a wish for the submitter's files: a code snapshot comes without bytecode, and each "
+        "process of a job would compile it again",
+        (),
+        "PYTHONDONTWRITEBYTECODE",
+    ),
+    _rule(
         "is set by hpckit for the processes of one run",
         (),
         "HPCKIT_(RUN|SUBMISSION|GENERATION|NODES?|JOB|JOB_HOST|STORE_TOKEN|ATTEMPT|DEVICE)",

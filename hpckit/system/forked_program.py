@@ -55,15 +55,16 @@ class ForkedProgram:
         return self._returncode
 
 
-def is_forkable(env: Mapping[str, str], own: Mapping[str, str] | None = None) -> bool:
-    """Returns whether a fork of this process is as good as a new interpreter with the environment
-    `env`: what an interpreter reads of it before it runs a program is the same. Pure.
+def is_forkable(env: Mapping[str, str]) -> bool:
+    """Returns whether a fork of this process, whose environment is unchanged since its start, is as
+    good as a new interpreter with the environment `env`."""
+    return is_like_new(env, os.environ) and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
-    Args:
-        own: the environment with which this process was started; None: it has that still.
-    """
-    started = os.environ if own is None else own
-    return _read_at_start(env) == _read_at_start(started)
+
+def is_like_new(env: Mapping[str, str], own: Mapping[str, str]) -> bool:
+    """Returns whether an interpreter finds in `env` what one finds in `own` before it runs a
+    program. Pure."""
+    return _read_at_start(env) == _read_at_start(own)
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from tests.integration.run.runs import (
 USES_CUDA = """
 import sys
 
-if "hpckit.trainer.torchrun.fork_server" in sys.orig_argv:
+if "hpckit.agent.watchdog" in sys.orig_argv:  # which forks the fork server
     import torch
 
     if torch.version.cuda is None:  # nothing would come of it

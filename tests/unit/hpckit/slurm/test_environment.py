@@ -99,6 +99,7 @@ WANTED = (
     *("NCCL_DEBUG", "OMPI_MCA_btl", "PMIX_MCA_gds", "HPCKIT_PYTHON", "HPCKIT_RUNTIME_DIR"),
     *("HPCKIT_PEER_ADDRESS", "OMP_NUM_THREADS", "RANKS", "MY_SLURM_JOB_ID", "PMI", "LC_ALLOW"),
 )
+OF_PYTHON = ("PYTHONDONTWRITEBYTECODE",)
 EVERYTHING = (
     *OF_A_JOB,
     *READ_BY_SRUN,
@@ -109,6 +110,7 @@ EVERYTHING = (
     *OF_SBATCH,
     *WANTED,
     *("SLURM_JWT", "CUDA_VISIBLE_DEVICES", "SUBMITIT_EXECUTOR", "TMPDIR", "LC_ALL"),
+    *OF_PYTHON,
 )
 ENVIRONMENTS = st.dictionaries(
     st.sampled_from(EVERYTHING) | st.from_regex(r"[A-Z_]{1,12}", fullmatch=True), st.text()
@@ -136,7 +138,9 @@ def test_a_request_of_the_job_is_hidden_from_srun_and_known_to_the_workers(name:
     assert job_facts({name: "1", "A": "b"}) == {name: "1"}
 
 
-@pytest.mark.parametrize("name", [*BREAK_STEPS, *OF_QUERIES, *OF_LAUNCHERS, *OF_A_STEP, *OF_SBATCH])
+@pytest.mark.parametrize(
+    "name", [*BREAK_STEPS, *OF_QUERIES, *OF_LAUNCHERS, *OF_A_STEP, *OF_SBATCH, *OF_PYTHON]
+)
 def test_an_option_of_a_command_or_a_fact_of_another_launch_is_gone(name: str) -> None:
     assert kept(name) == set()
     assert job_facts({name: "1"}) == {}

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,3 +193,32 @@ def test_where_there_can_be_none_torchruns_are_started_without(output: Path) -> 
         assert agent.awaited() == [], "a wait for its answers would be a busy one"
         assert helps(torchrun, output)
         agent.end()
+
+
+FIRST = """
+import os, signal, socket, sys
+from pathlib import Path
+from hpckit.agent import watchdog
+from hpckit.agent.workers.forkserver_client import ForkServerClient, fork_first_server
+from hpckit.agent.workers.torchrun_command import torchrun_variables
+from hpckit.system.forked_program import ForkedProgram
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server = fork_first_server(os.environ, theirs, (signal.SIGTERM,), 1, ours.close)
+assert isinstance(server, ForkedProgram)
+theirs.close()
+client = ForkServerClient(ours, (signal.SIGTERM,))
+torchrun = client.begin(["--help"], os.environ | torchrun_variables(1), Path(sys.argv[1]))
+print(torchrun.wait())
+client.end()
+ours.close()
+print(server.wait())
+"""
+
+
+def test_the_first_server_of_a_node_is_a_fork_of_its_watchdog(output: Path) -> None:
+    env = environment() | {ADDRESS: "0"}  # with imports of its own, which are tested
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, str(output)], env=env, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+    assert output.read_text().startswith("before\nusage: ")
