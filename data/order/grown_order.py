@@ -62,6 +62,14 @@ class GrownOrder(Order):
             streams[mine] = self._parts[number].streams_at(positions[mine] - self._shift(number))
         return streams
 
+    def entries_of(self, position: int, size: int, steps: int, entries: range) -> Ints | None:
+        number = bisect_right(self._begins, position) - 1
+        if number < bisect_right(self._begins, position + steps * size - 1) - 1:
+            return None  # they are of several versions
+        shift = self._shift(number)
+        found = self._parts[number].entries_of(position - shift, size, steps, entries)
+        return None if found is None else found + shift
+
     def epoch_of(self, position: int) -> int:
         number = bisect_right(self._begins, position) - 1
         return (position - self._shift(number)) // self._parts[number].samples

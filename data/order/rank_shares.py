@@ -151,6 +151,22 @@ def shares(
     return [RankShare(*row) for row in zip(positions, kept, weights.tolist(), afters, strict=True)]
 
 
+def shares_of_entries(
+    positions: Ints, is_real: Bools, first: int, size: int, world: int
+) -> list[RankShare]:
+    """Return `share` of successive steps of `size` positions from `first` on, all of them real.
+
+    Args:
+        positions: those of the entries that the rank takes, with shape (steps, E).
+        is_real: whether each is no repeat, with shape (E,).
+    """
+    masks = np.tile(is_real, (len(positions), 1))
+    weight = int(is_real.sum()) * world / size
+    afters = range(first + size, first + size * len(positions) + 1, size)
+    each = zip(positions, masks, afters, strict=True)
+    return [RankShare(row, mask, weight, after) for row, mask, after in each]
+
+
 def steps_from(
     position: int,
     size: int,
@@ -203,11 +219,26 @@ def take(streams: Numbers, rank: int, world: int, uneven: Uneven = "error") -> t
 
     `streams` has shape (B,), or (steps, B): the stream of each entry. Raises ValueError as `share`.
     """
+    size = streams.shape[-1]
+    mine, is_real = entries_of_rank(size, rank, world, uneven)
+    if streams.ndim == 1:
+        return _sorted_by(streams)[mine], is_real
+    # some steps at a time, which stay in a core's cache
+    rows = max(1, _SORTED // max(size, 1))
+    parts = [_sorted_by(streams[at : at + rows])[:, mine] for at in range(0, len(streams), rows)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), is_real
+
+
+def entries_of_rank(
+    size: int, rank: int, world: int, uneven: Uneven = "error"
+) -> tuple[Ints, Bools]:
+    """Return (their numbers, whether each is no repeat) of the entries of a sorted step of `size`
+    positions that a rank takes: successive ones, the last of which may be repeated. Raises
+    ValueError as `share`."""
     if not 0 <= rank < world:
         raise ValueError(f"rank must be in 0..world-1, got {rank} of {world}")
     if uneven not in ("error", "ragged", "pad"):
         raise ValueError(f'uneven must be "error", "ragged" or "pad", got {uneven!r}')
-    size = streams.shape[-1]
     if uneven == "error" and size % world:
         raise ValueError(
             f"a batch of {size} cannot be shared evenly by {world} ranks: use a multiple of"
@@ -216,14 +247,7 @@ def take(streams: Numbers, rank: int, world: int, uneven: Uneven = "error") -> t
     begin, end = rank * size // world, (rank + 1) * size // world
     length = -(-size // world) if uneven == "pad" else end - begin
     numbers = begin + np.arange(length, dtype=np.int64)
-    mine = np.minimum(numbers, max(end - 1, begin, 0))
-    is_real = numbers < end
-    if streams.ndim == 1:
-        return _sorted_by(streams)[mine], is_real
-    # some steps at a time, which stay in a core's cache
-    rows = max(1, _SORTED // max(size, 1))
-    parts = [_sorted_by(streams[at : at + rows])[:, mine] for at in range(0, len(streams), rows)]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts), is_real
+    return np.minimum(numbers, max(end - 1, begin, 0)), numbers < end
 
 
 def _sorted_by(streams: Numbers) -> Ints:

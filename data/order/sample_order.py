@@ -26,9 +26,11 @@ from data.order.keyed_permutation import (
 )
 from data.order.virtual_streams import (
     EpochPieces,
+    StepParts,
     StreamAssignment,
     StreamTurns,
     assign_streams,
+    entries_of_steps,
     epochs_of,
     find_ranges,
     turns_of,
@@ -274,6 +276,27 @@ class Order:
     def placement_of(self, positions: npt.ArrayLike) -> Ints:
         """Return numbers by which ranks take positions: those of `stream_of`."""
         return self.stream_of(positions)
+
+    def entries_of(self, position: int, size: int, steps: int, entries: range) -> Ints | None:
+        """Return the positions of some entries of each of `steps` steps of `size` positions, the
+        first of which begins at `position`, sorted by `stream_of` and then by position; with shape
+        (steps, entries). The others are not looked at. None: to sort them takes less time."""
+        if size > self.samples or size < self.streams:
+            return None
+        found = []
+        while steps:
+            epoch, within = divmod(position, self.samples)
+            shift, left = position - within, self.samples - within
+            whole = min(steps, left // size)
+            begins = within + np.arange(max(1, whole)) * size
+            parts = [StepParts(self.turns(epoch), begins, min(size, left), shift)]
+            if not whole:  # this step reaches into the next epoch
+                begins, shift = np.array([0]), shift + self.samples
+                parts.append(StepParts(self.turns(epoch + 1), begins, size - left, shift))
+            found.append(entries_of_steps(parts, entries))
+            position += max(1, whole) * size
+            steps -= max(1, whole)
+        return np.concatenate(found)
 
     def epoch_of(self, position: int) -> int:
         """Return the epoch that a position is in."""

@@ -51,6 +51,18 @@ class StreamTurns:
 
 
 @dataclass(frozen=True)
+class StepParts:
+    """What S steps have of an epoch: `size` positions each, which follow one another."""
+
+    turns: StreamTurns
+    begins: Ints
+    """Shape (S,): the position in the epoch at which each part begins."""
+    size: int
+    shift: int
+    """What is added to positions in the epoch."""
+
+
+@dataclass(frozen=True)
 class EpochPieces:
     """The pieces of all streams, in the order of one epoch. Coordinates are as in
     `StreamAssignment`."""
@@ -93,6 +105,44 @@ def turns_of(samples: int, streams: int, keys: Words | None) -> list[StreamTurns
     turns = np.empty_like(served)
     np.put_along_axis(turns, served, np.broadcast_to(numbers, served.shape), axis=1)
     return [StreamTurns(*row) for row in zip(served, turns, strict=True)]
+
+
+def entries_of_steps(parts: Sequence[StepParts], entries: range) -> Ints:
+    """Return the positions of some entries of S steps, with shape (S, E): the positions of a step
+    are sorted by stream, and then by themselves.
+
+    Each stream has every V-th position of a part from its first one on, so how many each has tells
+    which positions the entries are. The others are not looked at.
+
+    Args:
+        parts: what the steps have of each epoch that they lie in, by epoch.
+    """
+    first, counts = (
+        np.stack(each, axis=2).reshape(parts[0].begins.size, -1)
+        for each in zip(*map(_streams_of_parts, parts), strict=True)
+    )
+    streams = parts[0].turns.turns.size
+    ends = np.cumsum(counts, axis=1)
+    before = ends - counts
+    skipped = np.maximum(entries.start - before, 0)
+    kept = np.maximum(np.minimum(ends, entries.stop) - before - skipped, 0).ravel()
+    first += skipped * streams
+    found: Ints = np.repeat(first.ravel() - (np.cumsum(kept) - kept) * streams, kept)
+    found += np.arange(0, found.size * streams, streams)
+    return found.reshape(len(ends), len(entries))
+
+
+def _streams_of_parts(parts: StepParts) -> tuple[Ints, Ints]:
+    """Return the first position that each stream has of the part of each step, and how many it has,
+    both with shape (S, V)."""
+    streams = parts.turns.turns.size
+    first = parts.turns.turns - (parts.begins % streams)[:, None]
+    first += streams * (first < 0)
+    each, more = divmod(parts.size, streams)
+    counts = (first < more).astype(np.int64)
+    counts += each
+    first += (parts.begins + parts.shift)[:, None]
+    return first, counts
 
 
 def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssignment:

@@ -31,12 +31,15 @@ from data.source.address import masked
 
 
 class SampleLocations(NamedTuple):
-    """The places of the samples at some positions; each field has shape (positions,)."""
+    """The places of the samples at some positions; each field has the shape of these."""
 
     datasets: Ints
     shards: Ints
     samples: Ints
 
+
+LocatedEntries: TypeAlias = tuple[Ints, SampleLocations]
+"""The positions of entries of steps and where their samples are, with shape (steps, entries)."""
 
 Reads: TypeAlias = Sequence[Collection[int]] | None
 """The streams of each dataset that are read; None: all."""
@@ -79,6 +82,13 @@ class SampleStream(Protocol):
 
     def placement_of(self, positions: npt.ArrayLike) -> Numbers:
         """Return the stream of each position, or numbers that sort positions in the same way."""
+
+    def entries_of(
+        self, position: int, size: int, steps: int, entries: range
+    ) -> LocatedEntries | None:
+        """Return some entries of each of `steps` steps of `size` positions, the first of which
+        begins at `position`, sorted as by `placement_of` and then by position. None: positions have
+        to be sorted for that."""
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         """Return the streams of each dataset that a rank reads in steps of `size`, as far as is
@@ -189,6 +199,12 @@ class SingleStream:
 
     def placement_of(self, positions: npt.ArrayLike) -> Numbers:
         return self.order.placement_of(positions)
+
+    def entries_of(
+        self, position: int, size: int, steps: int, entries: range
+    ) -> LocatedEntries | None:
+        positions = self.order.entries_of(position, size, steps, entries)
+        return None if positions is None else (positions, self.locate(positions))
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         return [streams_of_ranks(rank, rank + 1, world, size, self.streams)]
@@ -333,6 +349,11 @@ class MixedStream:
 
     def placement_of(self, positions: npt.ArrayLike) -> Numbers:
         return self._order.placement_of(positions)
+
+    def entries_of(
+        self, position: int, size: int, steps: int, entries: range
+    ) -> LocatedEntries | None:
+        return None
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         counts = [order.streams for order in self.orders]

@@ -104,6 +104,9 @@ class SlicedStream:
     def placement_of(self, positions: npt.ArrayLike) -> Numbers:
         return self._stream.placement_of(self._outer(positions))
 
+    def entries_of(self, position: int, size: int, steps: int, entries: range) -> None:
+        return None  # chosen samples are not those of every V-th position
+
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         if self._slice.step == 1:
             return self._stream.streams_of(rank, world, size)

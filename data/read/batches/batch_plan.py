@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from data.order.rank_shares import (
     Tail,
     Uneven,
     count_steps,
+    entries_of_rank,
     shares,
+    shares_of_entries,
     step_at,
     steps_from,
 )
 from data.order.recurring_skips import MixedSkips
+from data.order.sample_order import MAX_POSITION
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.sample_stream import (
@@ -30,8 +33,13 @@ from data.read.sample_stream import (
     recurring_skips,
 )
 
-_LOCATED = 2**18  # positions of all ranks that are located at a time, unless batches are larger
+_LOCATED = 2**18  # positions of all ranks that are sorted at a time, unless batches are larger
+_LOCATED_ENTRIES = 2**20  # the same, where only those of this rank are looked at
 _MOST_STEPS = 512  # steps that are located at a time
+_EPOCHS = 4  # that are located at a time
+
+_LocatedShares: TypeAlias = tuple[Sequence[RankShare], SampleLocations]
+"""The shares of some steps and where their samples are, each column with shape (steps, E)."""
 
 
 @dataclass(frozen=True)
@@ -169,33 +177,83 @@ class SamplePlan:
     def work(self, position: int, seen: int = 0) -> Iterator[BatchWork]:
         """Yield the batches; after the first ones, many steps are located at once, which costs
         little more than one."""
-        of, samples = self.topology, self.stream.samples
+        of = self.topology
         seen, last = self.seen(position), of.end(self.stream)
         for size, number in of.stages(seen):
-            every = steps_from(position, size, samples, of.tail, last, self.left_out)
-            for each, places in self._located(islice(every, number), size):
-                yield BatchWork(each, places, None, seen, size)
-                position = each.after
-                seen = seen + size if of.tail == "straddle" else self.seen(position)
+            for found, places in self._located(position, size, number, last):
+                for each, *where in zip(found, *places, strict=True):
+                    yield BatchWork(each, SampleLocations(*where), None, seen, size)
+                    position = each.after
+                    seen = seen + size if of.tail == "straddle" else self.seen(position)
 
     def _located(
-        self, steps: Iterator[GlobalStep], size: int
-    ) -> Iterator[tuple[RankShare, SampleLocations]]:
-        """Yield the share of each step and where its samples are."""
+        self, position: int, size: int, number: int | None, last: int | None
+    ) -> Iterator[_LocatedShares]:
+        """Yield the shares of `number` steps of `size` positions from `position` on, of those that
+        begin before `last`; some of them at a time."""
+        of = self.topology
+        if of.tail == "straddle" and not self.left_out:
+            if last is not None:
+                left = max(0, -(-(last - position) // size))
+                number = left if number is None else min(number, left)
+            yield from self._whole(position, size, number)
+            return
+        every = steps_from(position, size, self.stream.samples, of.tail, last, self.left_out)
+        steps = islice(every, number)
+        for count in self._counts(size, _LOCATED):
+            if not (block := self._block(steps, count)):
+                return
+            yield self._sorted(block)
+
+    def _whole(self, position: int, size: int, number: int | None) -> Iterator[_LocatedShares]:
+        """Yield as `_located` steps each of which begins where the one before has ended."""
+        for count in self._counts(size, _LOCATED_ENTRIES):
+            if number is not None:
+                count = min(count, number)
+                number -= count
+            if not count:
+                return
+            found = self._entries(position, size, count)
+            if found is None:
+                steps = steps_from(position, size, self.stream.samples)
+                found = self._sorted(self._block(steps, count))
+            yield found
+            position += count * size
+
+    def _counts(self, size: int, most: int) -> Iterator[int]:
+        """Yield how many steps of `size` positions are located at a time, of at most about `most`
+        positions."""
         orders = sum(order.samples for order in self.stream.orders)
-        count, samples = 1, min(self.stream.samples, orders)
-        while block := self._block(steps, count):
-            most = min(_LOCATED, samples) // size  # an order caches few epochs
+        epochs = _EPOCHS * min(self.stream.samples, orders)  # an order caches few
+        most = min(most, epochs) // size
+        count = 1
+        while True:
+            yield count
             count = min(2 * count, max(1, most), _MOST_STEPS)
-            found = self._shares(block)
-            places = self.stream.locate(np.concatenate([share.positions for share in found]))
-            ends = np.cumsum([len(share.positions) for share in found]).tolist()
-            datasets, shards, samples_there = places
-            begin = 0
-            for each, end in zip(found, ends, strict=True):
-                part = slice(begin, end)
-                yield each, SampleLocations(datasets[part], shards[part], samples_there[part])
-                begin = end
+
+    def _entries(self, position: int, size: int, count: int) -> _LocatedShares | None:
+        """Return the shares of `count` steps, without a look at the positions of other ranks; None:
+        they have to be sorted."""
+        of = self.topology
+        entries, is_real = entries_of_rank(size, of.rank, of.world, of.uneven)
+        if not entries.size or position + count * size > MAX_POSITION:
+            return None
+        first = int(entries[0])
+        each = range(first, int(entries[-1]) + 1)
+        found = self.stream.entries_of(position, size, count, each)
+        if found is None:
+            return None
+        positions, places = found
+        if len(each) < entries.size:  # the last one is repeated
+            positions = positions[:, entries - first]
+            places = SampleLocations(*(column[:, entries - first] for column in places))
+        return shares_of_entries(positions, is_real, position, size, of.world), places
+
+    def _sorted(self, block: list[GlobalStep]) -> _LocatedShares:
+        """Return the shares of steps, whose positions are sorted."""
+        found = self._shares(block)
+        positions = np.stack([share.positions for share in found])
+        return found, self.stream.locate(positions)
 
     def steps(self, position: int, end: int) -> int:
         of, samples = self.topology, self.stream.samples
