@@ -7,36 +7,27 @@ without a gap or repeat, also where the weights change.
 """
 
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints, check_seed
+from data.order.mixed.sorted_slots import SortedSlots, sorted_keys
 from data.order.mixture_blocks import MIX, MIX_ORDERS, PARTS, BlockShuffle, Numbers, apportion
 from data.order.sample_order import (
     MAX_POSITION,
-    EpochLookup,
-    Order,
     checked_positions,
-    fill,
     whole_number,
 )
-from data.order.virtual_streams import located_jointly
 
 _BLOCK = 2**18  # positions that are located at a time; not fewer than a loader looks for
 _MOST_SLOTS = 2**21  # slots of blocks that are kept, of 5 bytes or more, and 2 for their places
 _SLOTS = 2**15  # slots of blocks that are sorted at a time, so that they stay in a core's cache
-_MOST_PLACES = 2**16  # of streams, so that 16 bits are sorted
-_MOST_COPIED = 4  # pieces of epochs, for each position that is looked for in several of them
-
 
 Weight: TypeAlias = float | Fraction
-_Places: TypeAlias = npt.NDArray[np.uint16]
 
 
 class MixtureSegment(NamedTuple):
@@ -46,7 +37,7 @@ class MixtureSegment(NamedTuple):
     parts: tuple[int, ...]
 
 
-class _LocatedRange(NamedTuple):
+class LocatedRange(NamedTuple):
     """The positions from `begin` up to `end`, which is not beyond the end of the segment, in runs
     of `run` slots; the arrays may be longer."""
 
@@ -139,7 +130,7 @@ class Mixture:
         self.datasets = max(len(part.parts) for part in self.segments)
         self.segments = tuple(_widened(part, self.datasets) for part in self.segments)
         self._shuffle = BlockShuffle(order, seed=seed, block=block, datasets=self.datasets)
-        self._kept: _LocatedRange | None = None
+        self._kept: LocatedRange | None = None
         """The newest range: a rank looks for its positions among those of all ranks, and then for
         its own ones. Threads replace it as a whole."""
         self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
@@ -192,7 +183,7 @@ class Mixture:
         at = int(checked_positions(position))
         return self._consumed(int(np.searchsorted(self._begins, at, side="right")) - 1, at)
 
-    def range_of(self, positions: Ints) -> _LocatedRange | None:
+    def range_of(self, positions: Ints) -> LocatedRange | None:
         """Return a range that has all of these positions, with shape (n,); None if they are in
         different segments, or far from each other. The newest range is kept."""
         low, high = int(positions.min()), int(positions.max())
@@ -203,6 +194,30 @@ class Mixture:
         if found is not None:
             self._kept = found
         return found
+
+    def sorted_slots(self, low: int, high: int) -> SortedSlots | None:
+        """Return the slots of the blocks from position `low` to `high`, sorted by dataset; None:
+        they are of several segments, of mix-1, or too many."""
+        number = int(np.searchsorted(self._begins, low, side="right")) - 1
+        begin = int(self._begins[number])
+        first, last = (low - begin) // self.block, (high - begin) // self.block
+        is_one = number + 1 == len(self._begins) or high < int(self._begins[number + 1])
+        if not is_one or self.order != MIX or (last - first + 1) * self.block > _MOST_SLOTS:
+            return None
+        blocks = np.arange(first, last + 2)
+        before = self._bases[number] + apportion(blocks * self.block, self._parts[number])
+        counts = np.diff(before, axis=0)
+        slots = self._shuffle.slots_by_dataset(np.full_like(blocks[:-1], begin), blocks[:-1])
+        bits = (self.block - 1).bit_length()
+        ends = np.cumsum(counts).reshape(counts.shape)
+        return SortedSlots(
+            begin=begin + first * self.block,
+            block=self.block,
+            keys=sorted_keys(slots, counts, bits),
+            bits=bits,
+            before=before,
+            shifts=ends - counts - before[:-1],
+        )
 
     def _consumed(self, number: int, position: int) -> Ints:
         blocks, inside = divmod(position - int(self._begins[number]), self.block)
@@ -221,7 +236,7 @@ class Mixture:
         found = self.range_of(positions)
         return self._locate_apart(positions) if found is None else found.located(positions)
 
-    def _range(self, low: int, high: int, count: int) -> _LocatedRange | None:
+    def _range(self, low: int, high: int, count: int) -> LocatedRange | None:
         """Return the blocks from position `low` to `high`; None if they are of several segments,
         more than `count`, or too many to keep."""
         number = int(np.searchsorted(self._begins, low, side="right")) - 1
@@ -243,7 +258,7 @@ class Mixture:
         before = totals[:-1][::each]
         counts = np.diff(np.concatenate([before, totals[-1:]]), axis=0)
         own = self._bases[number] + before
-        return _LocatedRange(
+        return LocatedRange(
             begin=begin + first * self.block,
             end=min(end, begin + (last + 1) * self.block),
             run=each * self.block,
@@ -313,154 +328,6 @@ def _widened(part: MixtureSegment, width: int) -> MixtureSegment:
     return MixtureSegment(part.position, (*part.parts, *[0] * (width - len(part.parts))))
 
 
-class MixedOrder:
-    """The orders of several datasets under one mixture: position to (dataset, shard, sample)."""
-
-    samples = MAX_POSITION
-
-    def __init__(self, orders: Sequence[Order], mixture: Mixture) -> None:
-        if len(orders) != mixture.datasets:
-            raise ValueError(f"{mixture.datasets} datasets are mixed, {len(orders)} orders given")
-        self.orders = tuple(orders)
-        self.mixture = mixture
-        self._samples = np.array([order.samples for order in orders], dtype=np.int64)
-        self._pieces = np.array([order.counts.size + order.streams for order in orders])
-        self._are_alike = all(type(order) is Order and order.shuffle for order in orders)
-        """Whether all have epochs of one length, and are shuffled."""
-        self._places = _places_of_streams([order.streams for order in orders])
-        self._placed: tuple[_LocatedRange, _Places] | None = None
-        """The newest range, and the place of the stream of each of its slots; replaced as a
-        whole."""
-        self._turns: list[tuple[int, _Places] | None] = [None] * len(orders)
-        """The newest epoch of each dataset, and the places of its streams in the order of their
-        turns, many times in a row; replaced as a whole."""
-
-    def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints, Ints]:
-        """Return (dataset, shard, sample in the shard) of each position, in their shape."""
-        datasets, own = self.mixture.locate(positions)
-        shards, samples = np.empty(own.size, np.int64), np.empty(own.size, np.int64)
-        for at in range(0, own.size, _BLOCK):
-            part = slice(at, at + _BLOCK)
-            each = datasets.flat[part], own.flat[part]
-            if (found := self._jointly(*each)) is not None:
-                shards[part], samples[part] = found
-            else:
-                fill(shards[part], samples[part], self._lookups(*each))
-        return datasets, shards.reshape(own.shape), samples.reshape(own.shape)
-
-    def _jointly(self, datasets: Ints, own: Ints) -> tuple[Ints, Ints] | None:
-        """Return (shard, sample in the shard) of positions of datasets' own streams, with shape
-        (n,), of all datasets together; None if their epochs have many more pieces."""
-        count = len(self.orders)
-        if not self._are_alike:
-            return None
-        epochs, within = np.divmod(own, self._samples[datasets])
-        if int(epochs.max()) >= MAX_POSITION // count:
-            return None
-        lowest = int(epochs.min())
-        different, which = distinct((epochs - lowest) * count + datasets)
-        numbers, of = np.divmod(different, count)
-        numbers += lowest
-        if int(self._pieces[of].sum()) > _MOST_COPIED * own.size:
-            return None
-        plans = []
-        for number, order in zip(numbers.tolist(), (self.orders[one] for one in of), strict=True):
-            plans.append((*order.plan(number), order.turns(number)))
-        return located_jointly(plans, which, within)
-
-    def _lookups(self, datasets: Ints, own: Ints) -> list[EpochLookup]:
-        """Return the lookups of positions of datasets' own streams, with shape (n,)."""
-        by_dataset, parts = self._by_order(datasets)
-        own = own[by_dataset]
-        return [
-            replace(lookup, here=by_dataset[part][lookup.here])
-            for order, part in parts
-            for lookup in order.lookups(own[part])
-        ]
-
-    def stream_of(self, positions: npt.ArrayLike) -> Ints:
-        """Return in 0..2**20 - 1 where each position's stream is among the streams of its dataset,
-        so that equal shares of each dataset go to equal shares of the ranks."""
-        datasets, own = self.mixture.locate(positions)
-        by_dataset, parts = self._by_order(datasets.ravel())
-        sorted_own, places = own.ravel()[by_dataset], np.empty(own.size, np.int64)
-        for order, part in parts:
-            sorted_own[part] = order.streams_at(sorted_own[part]) * 2**20 // order.streams
-        places[by_dataset] = sorted_own
-        return places.reshape(own.shape)
-
-    def placement_of(self, positions: npt.ArrayLike) -> npt.NDArray[np.integer]:
-        """Return numbers that sort positions as those of `stream_of` do, in less time."""
-        asked = np.asarray(positions)
-        flat = asked.ravel()
-        found = self.mixture.range_of(flat) if flat.size else None
-        if found is None or self._places is None:
-            return self.stream_of(asked)
-        placed = self._placed
-        if placed is None or placed[0] is not found:
-            placed = self._placed = found, self._places_in(found, self._places)
-        first = int(flat[0]) - found.begin
-        if int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((flat[1:] > flat[:-1]).all()):
-            return placed[1][first : first + flat.size].reshape(asked.shape)  # without gaps
-        places: _Places = placed[1][asked - found.begin]
-        return places
-
-    def _places_in(self, found: _LocatedRange, places: Sequence[_Places]) -> _Places:
-        """Return the place of the stream of each slot of a range."""
-        slots = np.empty(found.ranks.size, dtype=np.uint16)
-        begins = range(0, slots.size, found.run)
-        each = zip(begins, found.first.tolist(), found.counts.tolist(), strict=True)
-        for at, first, counts in each:
-            run = slice(at, at + found.run)
-            columns = enumerate(zip(places, first, counts, strict=True))
-            # sorted by dataset, as ranks are
-            of_ranks = [part for d, column in columns for part in self._places_from(d, *column)]
-            np.concatenate(of_ranks).take(found.ranks[run], out=slots[run], mode="clip")
-        return slots
-
-    def _places_from(
-        self, dataset: int, places: _Places, position: int, count: int
-    ) -> Iterator[_Places]:
-        """Yield the places of the streams of `count` own positions of a dataset from one on, an
-        epoch at a time."""
-        order = self.orders[dataset]
-        if not self._are_alike:
-            yield places[order.streams_at(np.arange(position, position + count))]
-            return
-        epoch, within = divmod(position, order.samples)
-        while count > 0:
-            taken = min(count, order.samples - within)
-            begin = within % order.streams
-            kept = self._turns[dataset]
-            if kept is None or kept[0] != epoch or kept[1].size < begin + taken:
-                turns = places[order.turns(epoch).streams]
-                times = -(-2 * (turns.size + taken) // turns.size)
-                kept = self._turns[dataset] = epoch, np.tile(turns, times)
-            yield kept[1][begin : begin + taken]
-            epoch, within, count = epoch + 1, 0, count - taken
-
-    def _by_order(self, datasets: Ints) -> tuple[Ints, list[tuple[Order, slice]]]:
-        """Return the numbers that sort `datasets`, with shape (n,), and of each order that is in
-        it, where it is then."""
-        narrow = datasets.astype(np.min_scalar_type(len(self.orders)))
-        by_dataset = np.argsort(narrow, kind="stable")
-        ends = np.cumsum([0, *np.bincount(datasets, minlength=len(self.orders)).tolist()])
-        each = zip(self.orders, pairwise(ends), strict=True)
-        return by_dataset, [(order, slice(*of)) for order, of in each if of[0] < of[1]]
-
-
-def distinct(numbers: Ints) -> tuple[Ints, Ints]:
-    """Return the different numbers, which are at least 0, and which of them each is: as
-    `np.unique`, without sorting if they are not much larger than many."""
-    most = int(numbers.max()) + 1
-    if most > numbers.size:
-        different, which = np.unique(numbers, return_inverse=True)
-        return different, which
-    is_there = np.zeros(most, dtype=bool)
-    is_there[numbers] = True
-    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
-
-
 def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
     begins = [part.position for part in segments]
     if not begins or begins[0] != 0 or sorted(set(begins)) != begins:
@@ -476,14 +343,3 @@ def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
                 f"a weight of {least / PARTS} is less than one sample in a block of {block}; use a "
                 f"block of at least {-(-PARTS // least)}"
             )
-
-
-def _places_of_streams(streams: Sequence[int]) -> list[_Places] | None:
-    """Return the place of each stream of each dataset among those of all, sorted as
-    `MixedOrder.stream_of` has them, where equal ones have one place. None if there are too many of
-    them."""
-    each = [np.arange(count, dtype=np.int64) * 2**20 // count for count in streams]
-    among = np.unique(np.concatenate(each))
-    if among.size > _MOST_PLACES:
-        return None
-    return [np.searchsorted(among, of).astype(np.uint16) for of in each]

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from data.order.keyed_permutation import Ints, derive, permute, root_key
 
@@ -43,6 +44,15 @@ class _Shift(NamedTuple):
     after: int
 
 
+class _Permutations(NamedTuple):
+    """The permutations of a group of series, each twice in a row, with shape (series, 2 K)."""
+
+    places: Ints
+    """The place of each slot."""
+    inverse: npt.NDArray[np.uint32]
+    """The slot of each place."""
+
+
 class BlockShuffle:
     """The shuffle of the blocks of K positions of a mixture. Threads may share it.
 
@@ -56,9 +66,8 @@ class BlockShuffle:
         self._keys, self._shift_keys = root_key(seed, _MIX), root_key(seed, _SHIFTS)
         self._numbers = np.arange(datasets).astype(np.min_scalar_type(datasets))
         self._together = max(1, _TOGETHER // block)
-        self._groups: dict[int, Ints] = {}
-        """Groups of series by their first positions: their permutations, each twice in a row, with
-        shape (series, 2 K). The dict is replaced as a whole."""
+        self._groups: dict[int, _Permutations] = {}
+        """Groups of series by their first positions. The dict is replaced as a whole."""
 
     def datasets(self, begins: Ints, blocks: Ints, counts: Ints) -> Numbers:
         """Return the dataset of each slot of n blocks, with shape (n, K).
@@ -83,6 +92,23 @@ class BlockShuffle:
             else:
                 yield self._shifted(laid_out, shifts[run])
 
+    def slots_by_dataset(self, begins: Ints, blocks: Ints) -> npt.NDArray[np.uint32]:
+        """Return the slots of n blocks of mix-2, laid out by dataset, with shape (n, K): the
+        inverse of the shuffle. Arguments as of `datasets`."""
+        groups, numbers, before, after = self._shifts_of(begins, blocks)
+        found = np.empty((blocks.size, self.block), dtype=np.uint32)
+        for position in np.unique(groups).tolist():
+            rows = np.flatnonzero(groups == position)
+            # all K slots from each place on, of the row of places that has each twice
+            every = sliding_window_view(self._permutations(position).inverse, self.block, axis=1)
+            found[rows] = every[numbers[rows], self.block - after[rows]]
+        found -= before.astype(np.uint32)[:, None]
+        if self.block & (self.block - 1) == 0:
+            found &= np.uint32(self.block - 1)
+        else:  # numbers below 0 have become huge ones
+            np.minimum(found, found + np.uint32(self.block), out=found)
+        return found
+
     def _permuted(self, laid_out: Numbers, positions: Ints) -> Numbers:
         """Permute each block by its own key, as mix-1 does."""
         found = np.empty_like(laid_out)
@@ -98,13 +124,17 @@ class BlockShuffle:
 
     def _shifts(self, begins: Ints, blocks: Ints) -> list[_Shift]:
         """Return how mix-2 shifts each block."""
+        return [*map(_Shift, *(each.tolist() for each in self._shifts_of(begins, blocks)))]
+
+    def _shifts_of(self, begins: Ints, blocks: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the fields of `_Shift` of each block, each with shape (n,)."""
         size = np.uint64(self.block)
         words = derive(self._shift_keys, begins + blocks * self.block)
-        before = (((words >> _32) * size) >> _32).tolist()
-        after = (((words & np.uint64(2**32 - 1)) * size) >> _32).tolist()
+        before = ((words >> _32) * size) >> _32
+        after = ((words & np.uint64(2**32 - 1)) * size) >> _32
         groups, numbers = np.divmod(blocks // SERIES, self._together)
-        positions = (begins + groups * (self._together * SERIES * self.block)).tolist()
-        return [*map(_Shift, positions, numbers.tolist(), before, after)]
+        positions = begins + groups * (self._together * SERIES * self.block)
+        return positions, numbers, before.view(np.int64), after.view(np.int64)
 
     def _shifted(self, laid_out: Numbers, shifts: Sequence[_Shift]) -> Numbers:
         """Permute each block by the permutation of its series between two shifts, as mix-2 does."""
@@ -112,23 +142,27 @@ class BlockShuffle:
         found, block, group_at = np.empty_like(laid_out), self.block, -1
         for row, (position, number, before, after) in enumerate(shifts):
             if position != group_at:
-                group, group_at = self._permutations(position), position
+                group, group_at = self._permutations(position).places, position
             # all places are within the row, so "clip" changes none, and needs no copy
             places = group[number, before : before + block]
             twice[row, after : after + block].take(places, out=found[row], mode="clip")
         return found
 
-    def _permutations(self, position: int) -> Ints:
+    def _permutations(self, position: int) -> _Permutations:
         """Return the permutations of the group of series that begins at a position."""
         found = self._groups.get(position)
         if found is None:
-            found = np.empty((self._together, 2 * self.block), dtype=np.int64)
+            places = np.empty((self._together, 2 * self.block), dtype=np.int64)
             begins = position + np.arange(self._together) * (SERIES * self.block)
             keys = derive(self._keys, begins)[:, None]
             for at in range(0, self.block, _AT_A_TIME):
                 slots = np.arange(at, min(at + _AT_A_TIME, self.block))
-                found[:, slots] = permute(np.tile(slots, (self._together, 1)), self.block, keys)
-            found[:, self.block :] = found[:, : self.block]
+                places[:, slots] = permute(np.tile(slots, (self._together, 1)), self.block, keys)
+            places[:, self.block :] = places[:, : self.block]
+            inverse = np.empty_like(places, dtype=np.uint32)
+            np.put_along_axis(inverse, places[:, : self.block], np.arange(self.block), axis=1)
+            inverse[:, self.block :] = inverse[:, : self.block]
+            found = _Permutations(places, inverse)
             kept = list(self._groups.items())[1 - _KEEP :]
             self._groups = {**dict(kept), position: found}
         return found

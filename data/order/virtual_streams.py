@@ -256,6 +256,18 @@ def located_jointly(
     return np.concatenate([deal.shards for deal in deals])[piece].astype(np.int64), found
 
 
+def distinct(numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the different numbers, which are at least 0, and which of them each is: as
+    `np.unique`, without sorting if they are not much larger than many."""
+    most = int(numbers.max()) + 1
+    if most > numbers.size:
+        different, which = np.unique(numbers, return_inverse=True)
+        return different, which
+    is_there = np.zeros(most, dtype=bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
+
+
 def find_ranges(cuts: Ints, numbers: Ints) -> Ints:
     """Return which range each number is in, with shape (n,): range i is [cuts[i], cuts[i + 1]).
 

@@ -16,7 +16,8 @@ from data.errors import DataError, EmptyDatasetError
 from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
-from data.order.mixture import MixedOrder, Mixture, MixtureSegment, Weight, continued, segment
+from data.order.mixed.mixed_order import MixedOrder
+from data.order.mixture import Mixture, MixtureSegment, Weight, continued, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import Numbers, mixed_streams_of_rank, streams_of_ranks
 from data.order.recurring_skips import MixedSkips, RecurringSkips
@@ -353,7 +354,11 @@ class MixedStream:
     def entries_of(
         self, position: int, size: int, steps: int, entries: range
     ) -> LocatedEntries | None:
-        return None
+        found = self._order.entries_of(position, size, steps, entries)
+        if found is None:
+            return None
+        places = self._order.locate_own(found.datasets, found.own)
+        return found.positions, SampleLocations(found.datasets, *places)
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
         counts = [order.streams for order in self.orders]

@@ -213,11 +213,12 @@ class SamplePlan:
                 number -= count
             if not count:
                 return
-            found = self._entries(position, size, count)
-            if found is None:
-                steps = steps_from(position, size, self.stream.samples)
-                found = self._sorted(self._block(steps, count))
-            yield found
+            if (found := self._entries(position, size, count)) is not None:
+                yield found
+            else:
+                steps = islice(steps_from(position, size, self.stream.samples), count)
+                while block := self._block(steps, max(1, _LOCATED // size)):
+                    yield self._sorted(block)
             position += count * size
 
     def _counts(self, size: int, most: int) -> Iterator[int]:

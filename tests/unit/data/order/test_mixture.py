@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.order.mixture import MixedOrder, Mixture, MixtureSegment, distinct, segment
+from data.order.mixed.mixed_order import MixedOrder
+from data.order.mixture import Mixture, MixtureSegment, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import share
 from data.order.sample_order import Order
+from data.order.virtual_streams import distinct
 from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
@@ -102,6 +104,30 @@ def test_positions_are_the_same_however_they_are_looked_for(data: st.DataObject)
     assert np.array_equal(np.stack(mixed.locate(probes)), one_by_one)
     far = np.concatenate([probes, probes + 10**9])
     assert np.array_equal(np.stack(mixed.locate(far))[:, : probes.size], one_by_one)
+
+
+@settings(max_examples=times(40), deadline=None)
+@given(data=st.data())
+def test_entries_of_steps_are_those_of_their_sorted_positions(data: st.DataObject) -> None:
+    """Whatever the size of a step, where it begins, and how many epochs and blocks it has."""
+    draw = data.draw
+    weights, streams = draw(WEIGHTS), draw(st.integers(1, 12))
+    lengths = st.lists(st.integers(1, 4000), min_size=1, max_size=3)
+    orders = [Order(draw(lengths), seed=n, streams=streams) for n in range(len(weights))]
+    mixture = Mixture([segment(0, weights)], seed=1, block=draw(st.integers(45, 1100)))
+    mixed = MixedOrder(orders, mixture)
+    size, steps = draw(st.integers(60, 3000)), draw(st.integers(1, 9))
+    first, begin = draw(st.integers(0, 10**7)), draw(st.integers(0, size - 1))
+    entries = range(begin, min(size, begin + draw(st.integers(1, size // 4))))
+    found = mixed.entries_of(first, size, steps, entries)
+    if found is None:  # then they are sorted, as epochs are short
+        assert min(order.samples for order in orders) < size
+        return
+    positions = np.arange(first, first + size * steps).reshape(steps, size)
+    by_stream = np.argsort(mixed.stream_of(positions), axis=1, kind="stable")
+    wanted = np.take_along_axis(positions, by_stream, axis=1)[:, entries.start : entries.stop]
+    assert np.array_equal(found.positions, wanted)
+    assert np.array_equal([found.datasets, found.own], mixture.locate(wanted))
 
 
 def _dense(numbers: npt.NDArray[np.integer]) -> list[int]:

@@ -1,5 +1,6 @@
 """Shares of a step: complete, even, next to one another in streams; the tails of an epoch."""
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.order.mixture import MixedOrder, Mixture, segment
+from data.order.mixed.mixed_order import MixedOrder
+from data.order.mixture import Mixture, segment
+from data.order.mixture_blocks import MIX_ORDERS
 from data.order.rank_shares import (
     Tail,
     Uneven,
@@ -19,7 +22,7 @@ from data.order.rank_shares import (
 )
 from data.order.sample_order import MAX_POSITION, Order
 from data.read.batches.batch_plan import SamplePlan, Topology
-from data.read.sample_stream import SingleStream
+from data.read.sample_stream import MixedStream, SingleStream
 from tests.effort import times
 
 SIZES = st.integers(1, 200)
@@ -97,6 +100,37 @@ def test_every_rank_ends_after_the_same_step(
     if tail != "drop":
         assert set(range(begin, epochs * samples)) <= set(seen)
         assert len(seen) < max(0, epochs * samples - begin) + size
+
+
+@settings(max_examples=times(12), deadline=None)
+@given(
+    weights=st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=4).filter(any),
+    later=st.integers(1, 4000),
+    each=st.integers(1, 40),
+    world=st.integers(1, 16),
+    begin=st.integers(0, 3000),
+    order=st.sampled_from(MIX_ORDERS),
+    is_ragged=st.booleans(),
+)
+def test_the_batches_of_a_mixture_are_its_shares(
+    weights: list[int], later: int, each: int, world: int, begin: int, order: str, is_ragged: bool
+) -> None:
+    """Also where the weights change in the middle of what is located together."""
+    size = each * world - (is_ragged and each > 1)
+    uneven: Uneven = "ragged" if is_ragged else "error"
+    orders = [Order([300, 250 + n], seed=n, streams=5) for n in range(len(weights))]
+    segments = [segment(0, weights), segment(later, weights[::-1])]
+    stream = MixedStream([], orders, Mixture(segments, block=64, order=order))
+    for rank in {world // 2, world - 1}:
+        plan = SamplePlan(stream, Topology(size, rank, world, uneven, "straddle", None))
+        position = begin
+        for work in islice(plan.work(begin), 24):
+            told = share(position, size, rank, world, stream, uneven=uneven)
+            assert work.share.positions.tolist() == told.positions.tolist()
+            assert (work.share.weight, work.share.after) == (told.weight, told.after)
+            found = [column.tolist() for column in work.places]
+            assert found == [column.tolist() for column in stream.locate(told.positions)]
+            position = told.after
 
 
 class _NoDataset:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from data.order.document_boundaries import boundaries
 from data.order.keyed_permutation import Ints
-from data.order.mixture import MixedOrder, Mixture, segment
+from data.order.mixed.mixed_order import MixedOrder
+from data.order.mixture import Mixture, segment
 from data.order.rank_shares import Tail, take
 from data.order.sample_order import Order
 from data.order.sequence_packing import Long, SequencePacker

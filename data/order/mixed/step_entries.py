@@ -1,0 +1,139 @@
+"""The entries of the steps of a mixture that a rank takes, without a look at those of others.
+
+The positions of a step are sorted by stream of their datasets, and then by themselves. Each stream
+has every V-th own position of its dataset, so how many of them a step has of each stream tells of
+which streams a rank takes entries. Only their positions are found and sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import Ints
+from data.order.mixed.sorted_slots import SortedSlots
+from data.order.sample_order import MAX_POSITION, Order
+from data.order.virtual_streams import distinct
+
+MOST_STREAMS = 2**11
+"""Of each dataset, so that a number of 63 bits tells step, stream, position and candidate."""
+_MOST_PARTS = 2  # of epochs of a dataset in a step, in the mean
+_MOST_EPOCHS = MAX_POSITION // 2**20
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class StepEntries(NamedTuple):
+    """Some entries of S steps, with shape (S, E)."""
+
+    positions: Ints
+    datasets: Ints
+    own: Ints
+    """Their positions in their dataset's own stream."""
+
+
+class _Parts(NamedTuple):
+    """What each step has of an epoch of a dataset: n parts, by step."""
+
+    steps: Ints
+    datasets: Ints
+    begins: Ints
+    """The own position at which each begins."""
+    first: Ints
+    """Shape (n, V): the first own position of each stream, counted from where the part begins."""
+    each: Ints
+    """How many own positions each stream has at least; shape (n,)."""
+    has_more: Bools
+    """Shape (n, V): whether a stream has one more."""
+
+
+def entries_of_steps(
+    slots: SortedSlots,
+    orders: Sequence[Order],
+    position: int,
+    size: int,
+    steps: int,
+    entries: range,
+) -> StepEntries | None:
+    """Return some entries of each of `steps` steps of `size` positions from `position` on.
+
+    Args:
+        slots: of blocks that have these positions.
+        orders: of the datasets, shuffled and with equal numbers of streams.
+
+    None if the epochs are too short, or the own positions too large.
+    """
+    own = slots.consumed(position + size * np.arange(steps + 1))
+    parts = _parts(own, orders)
+    if parts is None:
+        return None
+    begins = np.searchsorted(parts.steps, np.arange(steps))
+    counts = np.add.reduceat(parts.has_more, begins, axis=0, dtype=np.int64)
+    counts += np.add.reduceat(parts.each, begins)[:, None]
+    ends = np.cumsum(counts, axis=1)
+    before = ends - counts
+    is_taken = (counts > 0) & (ends > entries.start) & (before < entries.stop)
+    skipped = entries.start - before[np.arange(steps), is_taken.argmax(axis=1)]
+    candidates = _candidates(parts, is_taken, slots)
+    numbers = np.where(is_taken, counts, 0).sum(axis=1)
+    chosen = (np.cumsum(numbers) - numbers + skipped)[:, None] + np.arange(len(entries))
+    return StepEntries(*(column[chosen] for column in candidates))
+
+
+def _parts(own: Ints, orders: Sequence[Order]) -> _Parts | None:
+    """Return the parts of steps, given the own position of each dataset before each of them and
+    after the last one, with shape (S + 1, D)."""
+    width, streams = own.shape[1], orders[0].streams
+    begins, counts = own[:-1].ravel(), np.diff(own, axis=0).ravel()
+    samples = np.tile([order.samples for order in orders], len(own) - 1)
+    firsts = begins // samples
+    numbers = np.where(counts > 0, (begins + counts - 1) // samples - firsts + 1, 0)
+    if int(numbers.sum()) > _MOST_PARTS * numbers.size or int(firsts.max()) > _MOST_EPOCHS // width:
+        return None
+    of = np.repeat(np.arange(numbers.size), numbers)
+    epochs = np.arange(of.size) - (np.cumsum(numbers) - numbers - firsts)[of]
+    samples = samples[of]
+    here = np.maximum(begins[of], epochs * samples)
+    lengths = np.minimum((begins + counts)[of], (epochs + 1) * samples) - here
+    datasets = of % width
+    different, which = distinct((epochs - int(epochs.min())) * width + datasets)
+    pairs = zip(*(column.tolist() for column in np.divmod(different, width)), strict=True)
+    lowest = int(epochs.min())
+    turns = np.stack([orders[d].turns(lowest + e).turns for e, d in pairs]).astype(np.int16)
+    first = turns[which]
+    first -= ((here - epochs * samples) % streams).astype(np.int16)[:, None]
+    first += (first < 0) * np.int16(streams)
+    each, more = np.divmod(lengths, streams)
+    has_more = first < more.astype(np.int16)[:, None]
+    return _Parts(of // width, datasets, here, first, each, has_more)
+
+
+def _candidates(parts: _Parts, is_taken: Bools, slots: SortedSlots) -> tuple[Ints, Ints, Ints]:
+    """Return (position, dataset, own position) of all entries of some streams in each step, sorted
+    by step, stream and position.
+
+    Args:
+        is_taken: whether a stream is one of these, with shape (S, V).
+    """
+    streams = is_taken.shape[1]
+    has_any = parts.has_more | (parts.each > 0)[:, None]
+    has_any &= is_taken[parts.steps]
+    part, stream = np.divmod(np.flatnonzero(has_any), streams)
+    numbers = parts.each[part] + parts.has_more[part, stream]
+    firsts = parts.begins[part] + parts.first[part, stream]
+    own = np.repeat(firsts - (np.cumsum(numbers) - numbers) * streams, numbers)
+    own += np.arange(0, own.size * streams, streams)
+    datasets = np.repeat(parts.datasets[part], numbers)
+    positions = slots.positions(datasets, own)
+    # of one sorted number each, which takes less time than to sort the numbers of candidates
+    keys = np.repeat(parts.steps[part] * streams + stream, numbers)
+    keys <<= slots.keys.size.bit_length()
+    keys += positions - slots.begin
+    keys <<= (bits := own.size.bit_length())
+    keys += np.arange(own.size)
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return positions[keys], datasets[keys], own[keys]
