@@ -71,8 +71,8 @@ def sorted_keys(slots: npt.NDArray[np.uint32], counts: Ints, bits: int) -> Keys:
         counts: the slots of each dataset in each block, with shape (R, D).
     """
     kind = np.uint32 if counts.size << bits < 2**32 else np.uint64
-    rows = np.arange(counts.size, dtype=kind) << kind(bits)
-    keys: Keys = np.repeat(rows, counts.ravel())
+    rows = np.arange(counts.size) << bits
+    keys = np.repeat(rows.astype(kind), counts.ravel())
     keys |= slots.ravel()
     keys.reshape(slots.shape).sort(axis=1)
     return keys

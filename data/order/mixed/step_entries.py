@@ -42,7 +42,7 @@ class _Parts(NamedTuple):
     datasets: Ints
     begins: Ints
     """The own position at which each begins."""
-    first: Ints
+    first: npt.NDArray[np.int16]
     """Shape (n, V): the first own position of each stream, counted from where the part begins."""
     each: Ints
     """How many own positions each stream has at least; shape (n,)."""
