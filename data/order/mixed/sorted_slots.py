@@ -53,7 +53,7 @@ class SortedSlots(NamedTuple):
         np.minimum(blocks, len(self.shifts) - 1, out=blocks)
         rows = blocks * width + datasets
         while True:  # counts of blocks differ by one or two: once or twice
-            more = (before[rows + width] <= own).view(np.int8) - (before[rows] > own)
+            more = (before[rows + width] <= own).astype(np.int64) - (before[rows] > own)
             if not more.any():
                 break
             rows += more * width

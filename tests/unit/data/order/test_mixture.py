@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.order.mixed.mixed_order import MixedOrder
+from data.order.mixed.sorted_slots import sorted_keys
 from data.order.mixture import Mixture, MixtureSegment, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import share
@@ -123,11 +124,34 @@ def test_entries_of_steps_are_those_of_their_sorted_positions(data: st.DataObjec
     if found is None:  # then they are sorted, as epochs are short
         assert min(order.samples for order in orders) < size
         return
+    _check_entries(mixed, first, size, steps, entries)
+
+
+def test_entries_are_found_among_many_datasets() -> None:
+    orders = [Order([999 + n], seed=n, streams=12) for n in range(200)]
+    mixed = MixedOrder(orders, Mixture([segment(0, [1] * 200)]))
+    _check_entries(mixed, 10**9 + 7, 2**12, 3, range(500, 600))
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(3, np.uint32), (30, np.uint64)])
+def test_slots_are_sorted_by_block_and_dataset(bits: int, kind: type[np.generic]) -> None:
+    slots = np.array([[3, 0, 2, 1], [1, 0, 3, 2]], dtype=np.uint32)
+    counts = np.array([[1, 0, 3], [2, 1, 1]])
+    keys = sorted_keys(slots, counts, bits)
+    assert keys.dtype == kind
+    datasets = [[0, 2, 2, 2], [3, 3, 4, 5]]  # the number of the block * 3 more
+    of = sorted(zip(np.ravel(datasets).tolist(), slots.ravel().tolist(), strict=True))
+    assert [divmod(key, 2**bits) for key in keys.tolist()] == of
+
+
+def _check_entries(mixed: MixedOrder, first: int, size: int, steps: int, entries: range) -> None:
+    found = mixed.entries_of(first, size, steps, entries)
+    assert found is not None
     positions = np.arange(first, first + size * steps).reshape(steps, size)
     by_stream = np.argsort(mixed.stream_of(positions), axis=1, kind="stable")
     wanted = np.take_along_axis(positions, by_stream, axis=1)[:, entries.start : entries.stop]
     assert np.array_equal(found.positions, wanted)
-    assert np.array_equal([found.datasets, found.own], mixture.locate(wanted))
+    assert np.array_equal([found.datasets, found.own], mixed.mixture.locate(wanted))
 
 
 def _dense(numbers: npt.NDArray[np.integer]) -> list[int]:
