@@ -17,7 +17,7 @@ from data.order.virtual_streams import distinct, located_jointly
 _BLOCK = 2**18  # positions that are located at a time; not fewer than a loader looks for
 _MOST_PLACES = 2**16  # of streams, so that 16 bits are sorted
 _MOST_COPIED = 4  # pieces of epochs, for each position that is looked for in several of them
-_MOST_COUNTED = 4  # streams of datasets, for each position of a step, that are counted
+_MOST_COUNTED = 2  # streams of datasets, for each position of a step, that are counted
 _LEAST_RANKS = 4  # of which one takes entries; more of them are sorted in less time
 
 _Places: TypeAlias = npt.NDArray[np.uint16]
