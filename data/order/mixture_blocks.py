@@ -1,7 +1,7 @@
 """Which dataset each position of a block of a mixture is of: exact counts, shuffled by a key.
 
-Every rank needs this of the positions of all ranks, so it takes as little work per position as it
-can.
+Every rank needs this of the positions of all ranks, or the inverse, so it takes as little work per
+position as it can.
 """
 
 from collections.abc import Iterator, Sequence
