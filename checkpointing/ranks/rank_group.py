@@ -90,7 +90,11 @@ class RankGroup:
         return things
 
     def from_rank0(self, produce: Callable[[], T]) -> T:
-        """Returns what `produce` returns on rank 0; an exception there is raised on every rank."""
+        """Returns what `produce` returns on rank 0; an exception there is raised on every rank.
+
+        Raises:
+            CheckpointError: another rank has ended.
+        """
         answer: tuple[T | None, Exception | None] = (None, None)
         if self.rank == 0:
             try:
@@ -98,7 +102,10 @@ class RankGroup:
             except Exception as error:
                 self.broadcast((None, error), self.control)
                 raise
-        result, problem = self.broadcast(answer, self.control)
+        try:
+            result, problem = self.broadcast(answer, self.control)
+        except RuntimeError as error:
+            raise CheckpointError(f"another rank has ended: {error}") from error
         if problem is not None:
             raise problem
         return result  # type: ignore[return-value]  # None only where T may be None
@@ -109,6 +116,7 @@ class RankGroup:
         Raises:
             Exception: it failed on some rank: what it raised on this rank, or, if only others
                 failed, the same kind of CheckpointError, with the ranks and reasons in its message.
+            CheckpointError: another rank has ended.
         """
         result: T | None = None
         failure: Exception | None = None
@@ -116,11 +124,11 @@ class RankGroup:
             result = do()
         except Exception as error:  # noqa: BLE001 - any error is reported to the other ranks
             failure = error
-        failures = [
-            found
-            for found in self.all_gather(self._sendable_failure(failure), self.control)
-            if found
-        ]
+        try:
+            gathered = self.all_gather(self._sendable_failure(failure), self.control)
+        except RuntimeError as error:
+            raise failure or CheckpointError(f"another rank has ended: {error}") from error
+        failures = [found for found in gathered if found]
         if failure is not None:
             raise failure
         if failures:

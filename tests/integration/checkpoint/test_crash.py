@@ -338,6 +338,26 @@ while not (tmp / "ended-0").exists():
 """
 
 
+LEFT_PROGRAM = """
+from checkpointing import CheckpointError
+
+rank, = map(int, arguments)
+dist.init_process_group("gloo", init_method=f"file://{tmp}/rendezvous", rank=rank, world_size=2)
+ckpt = Checkpointer(tmp / "store", run="r")
+if rank == 1:
+    os._exit(4)
+try:
+    ckpt.restore({"w": torch.ones(3)})
+except CheckpointError as error:
+    assert "another rank has ended: " in str(error)
+    os._exit(3)
+"""
+
+
+def test_a_restore_says_that_another_rank_has_ended(tmp_path: Path) -> None:
+    assert run_forked(tmp_path, LEFT_PROGRAM, [0], [1]) == [3, 4]
+
+
 def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:
     assert run_forked(tmp_path, LONELY_PROGRAM, [0], [1]) == [5, 0]
     assert not [i for i in list_checkpoints(tmp_path / "store") if i.state == "committed"]
