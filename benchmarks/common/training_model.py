@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,8 @@ class TrainedModel:
 class StillAdamW(AdamW):
     """An AdamW whose step calls its hooks and does nothing else."""
 
-    def step(self, closure: object = None) -> None: ...
+    def step(self, closure: Any = None) -> Any:
+        return None
 
 
 def holding(made: TrainingState) -> TrainedModel:

@@ -121,7 +121,7 @@ class OptimizerItem:
         """
         self._name, self._optimizer = name, optimizer
         parameters = list(parameters_of(optimizer))
-        self._names = {p: name for p in parameters if (name := names.get(p)) is not None}
+        self._names = {p: known for p in parameters if (known := names.get(p)) is not None}
         if len(self._names) < len(parameters):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
         keys: Collection[Any] = optimizer.state.keys()

@@ -47,7 +47,8 @@ def test_a_modules_state_is_the_one_that_torch_gives(wrap: Callable[[nn.Module],
     module = wrap(Named())
     item = ModuleItem(module)
     for _ in range(3):
-        wanted, found = get_model_state_dict(module), item.to_save()
+        wanted: dict[str, Any] = get_model_state_dict(module)
+        found = item.to_save()
         assert found.keys() == wanted.keys()
         assert all(one.data_ptr() == wanted[name].data_ptr() for name, one in found.items())
     next(module.children()).register_parameter("added", nn.Parameter(torch.zeros(2)))
