@@ -173,8 +173,8 @@ class Checkpointer:
                 is read from the store for tensors in host memory then goes into them as soon as it
                 is checked, chunk by chunk, instead of once everything is checked on every rank.
                 This takes less time and half the memory. Tensors that other ranks hold too, or
-                that share memory, wait for all ranks as ever. If this raises, the content of
-                `state` is undefined.
+                that share memory, wait for all ranks as ever. A snapshot in memory is copied while
+                this job takes the run over. If this raises, the content of `state` is undefined.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.
