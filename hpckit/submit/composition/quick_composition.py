@@ -100,7 +100,7 @@ class _OwnConfigSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         text = (Path(self.path) / self._normalize_file_name(config_path)).read_text("utf-8")
-        config = OmegaConf.create(yaml.load(text, Loader=_OwnLoader))
+        config = OmegaConf.create(yaml.load(text, _OwnLoader))
         assert isinstance(config, DictConfig)
         header = ConfigSource._get_header_dict(text[:_HEADER])
         return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", config, header)

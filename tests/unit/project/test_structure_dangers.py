@@ -12,6 +12,7 @@ import yaml
 
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.job_submission import submit
+from hpckit.submit.composition import quick_composition
 from hpckit.text import plain_yaml
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 from tests.unit.project.test_structure import FILES, STARTER
@@ -35,10 +36,11 @@ OWN_PROCESSES = {
 OWN_PIPES = {"data/read/processes/reader_process.py", "data/read/processes/reader_worker.py"}
 # The program that the user has named on the command line, as `python train.py` would run it.
 USER_PROGRAM = "hpckit/trainer/user_program.py"
-# Their loaders are SafeLoaders, which make plain data only.
+# Loaders that make plain data only, by the files that use them. The last one reads files that are
+# distributed with hpckit.
 SAFE_YAML = {
-    "hpckit/text/plain_yaml.py",
-    "hpckit/submit/composition/quick_composition.py",  # the files that are distributed with hpckit
+    "hpckit/text/plain_yaml.py": {"_FAST_LOADER", "_PlainLoader"},
+    "hpckit/submit/composition/quick_composition.py": {"_OwnLoader"},
 }
 
 
@@ -115,11 +117,13 @@ def test_each_danger_is_seen(line: str) -> None:
 def test_yaml_is_read_by_a_safe_loader() -> None:
     assert issubclass(plain_yaml._PlainLoader, yaml.SafeLoader)
     assert plain_yaml._FAST_LOADER is getattr(yaml, "CSafeLoader", None)
-    tree = ast.parse((CHECKOUT / SAFE_YAML).read_text(encoding="utf-8"))
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    loads = [call for call in calls if ast.unparse(call.func) == "yaml.load"]
-    assert {ast.unparse(call.args[1]) for call in loads} == {"_FAST_LOADER", "_PlainLoader"}
-    assert all(len(call.args) == 2 and not call.keywords for call in loads)
+    assert issubclass(quick_composition._OwnLoader, yaml.CSafeLoader)
+    for place, loaders in SAFE_YAML.items():
+        tree = ast.parse((CHECKOUT / place).read_text(encoding="utf-8"))
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        loads = [call for call in calls if ast.unparse(call.func) == "yaml.load"]
+        assert {ast.unparse(call.args[1]) for call in loads} == loaders
+        assert all(len(call.args) == 2 and not call.keywords for call in loads)
 
 
 def test_submitits_pickle_holds_a_path_and_is_this_users_alone(
