@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hpckit.rundir.directory import RunDir
-from hpckit.submit.job_submission import submit
 from hpckit.submit.composition import quick_composition
+from hpckit.submit.job_submission import submit
 from hpckit.text import plain_yaml
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 from tests.unit.project.test_structure import FILES, STARTER
