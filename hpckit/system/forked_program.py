@@ -105,6 +105,8 @@ def fork_program(
         release()
         name_process(name)
         _run(module, arguments, env)
+    except SystemExit as error:
+        _exit_as(error)
     except BaseException:  # noqa: BLE001 - whatever it is: it is printed, as by an interpreter
         traceback.print_exc()
     finally:
@@ -118,3 +120,11 @@ def _run(module: str, arguments: Sequence[str], env: Mapping[str, str]) -> NoRet
     sys.orig_argv[1:] = ["-m", module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     end_process(0)
+
+
+def _exit_as(error: SystemExit) -> NoReturn:
+    """Ends this process as an interpreter does at this exception."""
+    if error.code is None or isinstance(error.code, int):
+        end_process(error.code or 0)
+    print(error.code, file=sys.stderr)
+    end_process(1)

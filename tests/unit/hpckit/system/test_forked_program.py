@@ -25,6 +25,8 @@ print(json.dumps({
 }), flush=True)
 if "wait" in sys.argv: signal.pause()
 if "fail" in sys.argv: raise ValueError("it fails")
+if "exit" in sys.argv: sys.exit(3)
+if "refuse" in sys.argv: sys.exit("not like this")
 """
 PARENT = """
 import os, signal, sys, types
@@ -72,6 +74,15 @@ def test_an_error_is_shown_and_is_its_status_alone(tmp_path: Path) -> None:
     output, errors = parent(tmp_path, "fail").communicate()
     assert output.splitlines() == ["1 1", "the parent goes on"]
     assert errors.rstrip().endswith("ValueError: it fails")
+
+
+def test_it_exits_as_a_program_does(tmp_path: Path) -> None:
+    output, errors = parent(tmp_path, "exit").communicate()
+    assert output.splitlines() == ["3 3", "the parent goes on"]
+    assert len(errors.splitlines()) == 1, "what it says, and no traceback"
+    output, errors = parent(tmp_path, "refuse").communicate()
+    assert output.splitlines() == ["1 1", "the parent goes on"]
+    assert errors.splitlines()[1:] == ["not like this"]
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -207,8 +207,9 @@ server = fork_first_server(os.environ, theirs, (signal.SIGTERM,), 1, ours.close)
 assert isinstance(server, ForkedProgram)
 theirs.close()
 client = ForkServerClient(ours, (signal.SIGTERM,))
-torchrun = client.begin(["--help"], os.environ | torchrun_variables(1), Path(sys.argv[1]))
-print(torchrun.wait())
+for words in (["--no-such"], ["--help"]):
+    torchrun = client.begin(words, os.environ | torchrun_variables(1), Path(sys.argv[1]))
+    print(torchrun.wait())
 client.end()
 ours.close()
 print(server.wait())
@@ -220,5 +221,6 @@ def test_the_first_server_of_a_node_is_a_fork_of_its_watchdog(output: Path) -> N
     done = subprocess.run(
         [sys.executable, "-c", FIRST, str(output)], env=env, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "0", "0"]), done.stderr
     assert output.read_text().startswith("before\nusage: ")
+    assert "Traceback" not in output.read_text()
