@@ -1,4 +1,4 @@
-"""Runs a Python module as a program in a fork of this process, which has done some of its imports.
+"""Runs a Python module with a function `main` as a program in a fork of this process, which has done some of its imports.
 
 A new interpreter would import again what both need: of a spec and its parser that takes 0.2 s of
 processor time.
@@ -6,8 +6,8 @@ processor time.
 
 from __future__ import annotations
 
+import importlib
 import os
-import runpy
 import signal
 import sys
 import traceback
@@ -118,7 +118,9 @@ def _run(module: str, arguments: Sequence[str], env: Mapping[str, str]) -> NoRet
     os.environ.update(env)
     sys.argv[1:] = arguments
     sys.orig_argv[1:] = ["-m", module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    program = importlib.import_module(module)
+    sys.modules["__main__"] = program  # what children of `multiprocessing` import, too
+    program.main()
     end_process(0)
 
 
