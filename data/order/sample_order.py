@@ -47,6 +47,7 @@ MAX_WINDOW = 2**31 - 1
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
 _KEEP = 3  # groups of epochs kept: of the one that is read, the one prefetched, the one before
+_KEEP_TURNS = 8  # the same of turns, which are small: entries of a few epochs are found together
 _MOST_EPOCHS = 64  # that are planned together, where they are small: it takes as long as one
 _MOST_PIECES = 2**13  # of epochs that are planned together
 
@@ -364,7 +365,7 @@ class Order:
         if turns is None:
             keys = self._key(_TURNS, np.arange(first, first + self._together))
             turns = turns_of(self.samples, self.streams, keys)
-            self._turns = _with(self._turns, first, turns, _KEEP)
+            self._turns = _with(self._turns, first, turns, _KEEP_TURNS)
         return turns[number - first if self.shuffle else 0]
 
     def _key(self, purpose: int, numbers: npt.ArrayLike) -> Words | None:

@@ -36,7 +36,7 @@ from data.read.sample_stream import (
 _LOCATED = 2**18  # positions of all ranks that are sorted at a time, unless batches are larger
 _LOCATED_ENTRIES = 2**20  # the same, where only those of this rank are looked at
 _MOST_STEPS = 512  # steps that are located at a time
-_EPOCHS = 2  # that are located at a time, as an order caches few
+_EPOCHS = 4  # that are located at a time, as an order caches few
 
 _LocatedShares: TypeAlias = tuple[Sequence[RankShare], SampleLocations]
 """The shares of some steps and where their samples are, each column with shape (steps, E)."""
