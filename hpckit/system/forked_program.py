@@ -1,4 +1,5 @@
-"""Runs a Python module with a function `main` as a program in a fork of this process, which has done some of its imports.
+"""Runs the function `main` of a Python module as a program in a fork of this process, which has
+done some of its imports.
 
 A new interpreter would import again what both need: of a spec and its parser that takes 0.2 s of
 processor time.

@@ -1,8 +1,8 @@
 """The entries of the steps of a mixture that a rank takes, without a look at those of others.
 
 The positions of a step are sorted by stream of their datasets, and then by themselves. Each stream
-has every V-th own position of its dataset, so how many of them a step has of each stream tells of
-which streams a rank takes entries. Only their positions are found and sorted.
+has every V-th own position of its dataset, so the number of them that a step has of each stream
+determines of which streams a rank takes entries. Only their positions are found and sorted.
 """
 
 from __future__ import annotations
