@@ -239,6 +239,8 @@ class SaveLeader:
             if done is SaveFate.COMMITTED:
                 return  # an earlier process has committed it and removed the parts
             if done is SaveFate.ABANDONED:
+                self._check_moved(save)  # an heir of this node abandons what it continues
+                self._check_elsewhere(save)
                 raise ImpossibleSaveError(
                     f"{save.id}: a node gave it up; {found} of {needed} parts"
                 )

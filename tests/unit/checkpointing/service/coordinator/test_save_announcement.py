@@ -165,6 +165,25 @@ def test_an_heir_does_not_wait_for_the_node_that_leads_again(
     back.close()
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_leader_whose_heir_continues_its_save_has_not_lost_it(
+    store: Store, is_committed: bool
+) -> None:
+    """It was taken for lost, and is alive: the heir has declared its session dead."""
+    leader = SaveLeader(store, "r", MINE)
+    save = leader.begin(5)
+    heir = SaveLeader(store, "r", MINE, is_heir=True)
+    continued = heir.begin(5)
+    assert fate_of_save(store, save) is SaveFate.ABANDONED
+    if is_committed:
+        commit(store, continued)
+        heir.end(continued)
+    with pytest.raises(LeaderMovedError, match=continued.id):
+        leader.commit(save, alone=False, given_up=lambda: False)
+    heir.close()
+    leader.close()
+
+
 def test_the_last_epoch_is_found_beyond_the_window(store: Store) -> None:
     for epoch in range(0, 3 * AHEAD, AHEAD - 1):
         abandon(store, SaveId("r", 1, session_id(MINE, epoch)).manifest())
