@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from hpckit.system.child_processes import die_with_parent, name_process
+from hpckit.system.child_processes import die_with_parent
 from hpckit.system.open_files import restore_soft_limit
-from hpckit.system.process_end import end_process
+from hpckit.system.process_end import end_process, exit_status
 
 _READ_AT_START = (
-    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "GCONV_", "LOCPATH", "LC_", "LANG", "TZ"),
+    *("PYTHON", "HOME", "LD_", "GLIBC_", "MALLOC_", "GCONV_", "LOCPATH", "LC_", "LANG", "TZ"),
     *("OPENSSL_", "SSL_", "ASAN_", "TSAN_", "UBSAN_", "LSAN_"),
 )
 """Beginnings of the names of variables that an interpreter, its libraries or the loader may read
@@ -79,7 +79,6 @@ def fork_program(
     stdin: int,
     release: Callable[[], None],
     ignore: Sequence[signal.Signals] = (),
-    name: str = "python",
 ) -> ForkedProgram:
     """Starts `python -m MODULE ARGUMENTS` as `hpckit.system.child_processes.spawn_with_stdin` does,
     but in a fork of this process, which has no other threads. It ends with this process.
@@ -87,7 +86,6 @@ def fork_program(
     Args:
         env: the whole environment, for which `is_forkable`.
         release: closes in the fork what it must not hold, above all ends of pipes.
-        name: the name of the process, as in `name_process`.
     """
     parent = os.getpid()
     sys.stdout.flush()
@@ -104,10 +102,9 @@ def fork_program(
         os.dup2(stdin, sys.stdin.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         release()
-        name_process(name)
         _run(module, arguments, env)
     except SystemExit as error:
-        _exit_as(error)
+        end_process(exit_status(error))
     except BaseException:  # noqa: BLE001 - whatever it is: it is printed, as by an interpreter
         traceback.print_exc()
     finally:
@@ -123,11 +120,3 @@ def _run(module: str, arguments: Sequence[str], env: Mapping[str, str]) -> NoRet
     sys.modules["__main__"] = program  # what children of `multiprocessing` import, too
     program.main()
     end_process(0)
-
-
-def _exit_as(error: SystemExit) -> NoReturn:
-    """Ends this process as an interpreter does at this exception."""
-    if error.code is None or isinstance(error.code, int):
-        end_process(error.code or 0)
-    print(error.code, file=sys.stderr)
-    end_process(1)

@@ -123,11 +123,18 @@ def _end_of_fork(error: BaseException | None) -> int:
     try:
         return run_to_end(leave)
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        print(end.code, file=sys.stderr)
+        return exit_status(end)
     except BaseException:  # noqa: BLE001 - as KeyboardInterrupt, whatever it is: it is shown
         traceback.print_exc()
+    return 1
+
+
+def exit_status(end: SystemExit) -> int:
+    """Returns the exit status of a program that ends by `end`, and prints the message that it may
+    have instead of one, as an interpreter does."""
+    if end.code is None or isinstance(end.code, int):
+        return (end.code or 0) & 0xFF
+    print(end.code, file=sys.stderr)
     return 1
 
 

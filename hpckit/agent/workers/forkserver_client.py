@@ -55,8 +55,7 @@ def fork_first_server(
     whole = dict(env) | torchrun_variables(threads)
     if not is_forkable(whole):
         return start_server(env, control, ignore, threads, at_once=True)
-    name, stdin = "fork server", control.fileno()
-    return fork_program(SERVER[-1], [AT_ONCE], whole, stdin, release, ignore, name)
+    return fork_program(SERVER[-1], [AT_ONCE], whole, control.fileno(), release, ignore)
 
 
 def start_server(

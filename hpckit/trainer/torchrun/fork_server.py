@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpckit.system.child_processes import die_with_parent, redirect_output
+from hpckit.system.child_processes import die_with_parent, name_process, redirect_output
 from hpckit.system.process_end import end_process
 from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder
 from hpckit.trainer.torchrun.frame_lookup import quick_frame_lookup
@@ -63,6 +63,7 @@ class ForkServerConnection:
 
 def main() -> None:
     """Import torch and serve agents; in a fork, run the torchrun that was ordered."""
+    name_process("fork server")  # its command line may be that of the watchdog that it is a fork of
     gc.disable()  # imports create 300,000 objects, none of which is garbage
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     _redirect_stdin()
@@ -133,6 +134,7 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
 def _become_torchrun(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
     """Set up this fork like a process that `hpckit.system.child_processes.spawn` has started."""
     os.setsid()
+    name_process("torchrun")
     redirect_output(Path(output))
     threads = os.environ["OMP_NUM_THREADS"]
     os.environ.clear()

@@ -166,6 +166,8 @@ def test_where_it_is_gone_one_is_started_without_until_there_is_another(
 ) -> None:
     torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(server)
+    until(lambda: process.name() == "torchrun")
+    assert psutil.Process(server.process.pid).name() == "fork server"
     server.process.send_signal(signal.SIGTERM)  # Slurm may send it to all of a step
     assert torchrun.poll() is None
     kill_all([server.process])
