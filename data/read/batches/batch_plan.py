@@ -193,10 +193,9 @@ class SamplePlan:
         begin before `last`; some of them at a time."""
         of = self.topology
         if of.tail == "straddle" and not self.left_out:
-            if last is not None:
-                left = max(0, -(-(last - position) // size))
-                number = left if number is None else min(number, left)
-            yield from self._whole(position, size, number)
+            end = MAX_POSITION if last is None else last
+            left = max(0, -(-(end - position) // size))
+            yield from self._whole(position, size, left if number is None else min(number, left))
             return
         every = steps_from(position, size, self.stream.samples, of.tail, last, self.left_out)
         steps = islice(every, number)
@@ -205,12 +204,11 @@ class SamplePlan:
                 return
             yield self._sorted(block)
 
-    def _whole(self, position: int, size: int, number: int | None) -> Iterator[_LocatedShares]:
+    def _whole(self, position: int, size: int, number: int) -> Iterator[_LocatedShares]:
         """Yield as `_located` steps each of which begins where the one before has ended."""
         for count in self._counts(size, _LOCATED_ENTRIES):
-            if number is not None:
-                count = min(count, number)
-                number -= count
+            count = min(count, number)
+            number -= count
             if not count:
                 return
             if (found := self._entries(position, size, count)) is not None:

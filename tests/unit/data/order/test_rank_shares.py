@@ -133,6 +133,17 @@ def test_the_batches_of_a_mixture_are_its_shares(
             position = told.after
 
 
+@pytest.mark.parametrize("datasets", [1, 2])
+def test_a_stream_ends_after_the_last_position(datasets: int) -> None:
+    orders = [Order([300, 250], seed=n, streams=5) for n in range(datasets)]
+    mixture = Mixture([segment(0, [1] * datasets)])
+    alone = SingleStream(_NoDataset(), orders[0])  # type: ignore[arg-type]
+    stream = alone if datasets == 1 else MixedStream([], orders, mixture)
+    plan = SamplePlan(stream, Topology(64, 0, 4, "error", "straddle", None))
+    afters = [work.share.after for work in plan.work(MAX_POSITION - 3 * 64)]
+    assert afters == [MAX_POSITION - 128, MAX_POSITION - 64, MAX_POSITION]
+
+
 class _NoDataset:
     """Stands for one where only the order counts."""
 
