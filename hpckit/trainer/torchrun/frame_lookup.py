@@ -21,19 +21,25 @@ from typing import Any
 def quick_frame_lookup() -> Iterator[None]:
     """Have two functions of `inspect` answer quickly within the block: `getmodule` knows the module
     of a frame by its globals, and `getframeinfo` has no source lines unless it is asked for a
-    number of them."""
+    number of them. What modules have taken of `inspect` in the block answers as before after it."""
     original_info, original_module = inspect.getframeinfo, inspect.getmodule
+    is_quick = True
 
-    def getframeinfo(frame: FrameType | TracebackType, context: int = 0) -> inspect.Traceback:
-        return original_info(frame, context)
+    def getframeinfo(
+        frame: FrameType | TracebackType, context: int | None = None
+    ) -> inspect.Traceback:
+        lines = int(not is_quick) if context is None else context
+        return original_info(frame, lines)
 
     def getmodule(object: Any, _filename: str | None = None) -> ModuleType | None:
-        return module_of(object) or original_module(object, _filename)
+        found = module_of(object) if is_quick else None
+        return found or original_module(object, _filename)
 
     inspect.getframeinfo, inspect.getmodule = getframeinfo, getmodule
     try:
         yield
     finally:
+        is_quick = False
         inspect.getframeinfo, inspect.getmodule = original_info, original_module
 
 

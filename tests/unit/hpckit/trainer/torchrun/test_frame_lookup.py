@@ -30,6 +30,16 @@ def test_a_frame_has_its_module_its_file_and_its_line_as_before() -> None:
     assert inspect.getframeinfo(frame).code_context
 
 
+def test_what_a_module_took_of_inspect_answers_as_before_after_the_import() -> None:
+    """As torch.distributed.elastic.timer takes getframeinfo."""
+    with quick_frame_lookup():
+        getframeinfo, getmodule = inspect.getframeinfo, inspect.getmodule
+    frame = eval("(lambda: sys._getframe())()", vars(sys.modules[__name__]))
+    assert getframeinfo(frame) == inspect.getframeinfo(frame)
+    assert getmodule(frame) is inspect.getmodule(frame) is None, "its file is not that of a module"
+    assert getframeinfo(here()).code_context
+
+
 def test_code_of_no_module_is_searched_for() -> None:
     space = {"sys": sys, "__name__": __name__}
     frame = eval("(lambda: sys._getframe())()", space)
