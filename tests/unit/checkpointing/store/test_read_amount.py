@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -136,18 +138,22 @@ def test_a_damaged_base_is_named(storage: Recording, store: Store) -> None:
         delta_stores.save(store, RUN, 2, _tensors(2), DELTAS)
 
 
-def test_headers_are_read_side_by_side_and_listed_in_order(
+def test_headers_are_read_side_by_side_once_one_is_slow_and_listed_in_order(
     storage: Recording, store: Store
 ) -> None:
-    steps = 8
+    steps, reads = 8, itertools.count()
     for step in range(steps):
         delta_stores.save(store, RUN, step, {"model/w": tensor(step)}, PLAIN)
     wanted = [found.stored for found in catalog.committed(store, RUN)[0]]
-    everybody = threading.Barrier(steps, timeout=300)
+    others = threading.Barrier(steps - 1, timeout=300)
 
     def before(key: str) -> None:
-        if key.endswith(".manifest"):
-            everybody.wait()  # breaks, and fails the read, unless all come
+        if not key.endswith(".manifest"):
+            return
+        if next(reads) == 0:
+            time.sleep(2 * catalog._SLOW_S)
+        else:
+            others.wait()  # breaks, and fails the read, unless all come
 
     storage.before = before
     found, problems = catalog.committed(Store.at(storage), RUN)
