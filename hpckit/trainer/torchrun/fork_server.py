@@ -134,7 +134,6 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
 def _become_torchrun(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
     """Set up this fork like a process that `hpckit.system.child_processes.spawn` has started."""
     os.setsid()
-    name_process("torchrun")
     redirect_output(Path(output))
     threads = os.environ["OMP_NUM_THREADS"]
     os.environ.clear()

@@ -35,7 +35,7 @@ from hpckit.config.spec_parser import prepare_parser
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.ipc.rank_events import emit_event
-from hpckit.system.child_processes import die_with_parent
+from hpckit.system.child_processes import die_with_parent, name_process
 from hpckit.system.process_end import leave_open_files, run_to_end
 from hpckit.torch_internals import count_status_0_as_return, is_in_bad_fork
 from hpckit.trainer import worker
@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: torchrun's arguments; None: those of this process.
     """
+    name_process("torchrun")
     rendezvous_handler.register()
     config = launch_config(sys.argv[1:] if arguments is None else arguments)
     config.start_method = "fork"
