@@ -121,7 +121,7 @@ class OptimizerItem:
         """
         self._name, self._optimizer = name, optimizer
         parameters = list(parameters_of(optimizer))
-        self._names = {p: known for p in parameters if (known := names.get(p)) is not None}
+        self._names = {one: names[one] for one in parameters if one in names}
         if len(self._names) < len(parameters):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
         keys: Collection[Any] = optimizer.state.keys()
