@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,7 +26,12 @@ from checkpointing.state.optimizer_state import (
     OptimizerItem,
     class_of,
 )
-from checkpointing.state.parameter_names import buffer_names, parameter_names, without_wrappers
+from checkpointing.state.parameter_names import (
+    buffer_names,
+    parameter_names,
+    without_wrappers,
+    wrapper_prefix,
+)
 from checkpointing.state.per_rank import PerRank, blank, rank_and_world
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import (
@@ -91,9 +96,10 @@ class _SameTree:
         return self.to_save()
 
 
-_NAMES: WeakKeyDictionary[nn.Module, tuple[tuple[str, ...], tuple[str, ...]]] = WeakKeyDictionary()
-"""For each module that was saved, the names in its state_dict(), and those without wrappers, which
-torch's `get_model_state_dict` gives them."""
+_Names: TypeAlias = "tuple[str, ...]"
+_NAMES: WeakKeyDictionary[nn.Module, tuple[str, _Names, _Names]] = WeakKeyDictionary()
+"""For each module that was saved, its `wrapper_prefix`, the names in its state_dict(), and those
+without wrappers, which torch's `get_model_state_dict` gives them."""
 
 
 def _module_state(module: nn.Module) -> dict[str, Any]:
@@ -106,13 +112,15 @@ def _module_state(module: nn.Module) -> dict[str, Any]:
         return get_model_state_dict(module)
     with torch.no_grad():
         own = module.state_dict()
-    names, known = tuple(own), _NAMES.get(module)
-    if known is not None and known[0] == names:
-        return dict(zip(known[1], own.values(), strict=True))
+    prefix, names, known = wrapper_prefix(module), tuple(own), _NAMES.get(module)
+    if known is not None and known[:2] == (prefix, names):
+        return dict(zip(known[2], own.values(), strict=True))
     found = get_model_state_dict(module)
-    plain = tuple(map(without_wrappers, names))
-    if found.keys() == set(plain) and len(found) == len(names):
-        _NAMES[module] = names, plain
+    plain = tuple(without_wrappers(name, prefix) for name in names)
+    is_known = found.keys() == set(plain) and len(found) == len(names)
+    # of a part with this name it may be another time that it is a wrapper, or is none
+    if is_known and all("module" not in name.split(".") for name in plain):
+        _NAMES[module] = prefix, names, plain
     return found
 
 

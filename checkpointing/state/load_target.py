@@ -50,7 +50,7 @@ class LoadTarget:
         for path, item in self._items.items():
             if isinstance(item, StatefulItem | PlainItem | PerRankItem):
                 trees[path] = fitted(trees[path], path, inventory)
-        if any(tree is not self._trees.get(path) for path, tree in trees.items()):
+        if any(tree is not self._trees.get(path, self) for path, tree in trees.items()):
             self._make(trees)
         self._problems = [one for item in self._items.values() for one in item.problems]
         self._problems += conflicts(self.leaves.containers, inventory)

@@ -25,10 +25,22 @@ def parameter_names(module: nn.Module) -> dict[Tensor, str]:
     return found
 
 
-def without_wrappers(name: str) -> str:
-    """Returns a full name without the names of all that may be wrappers: "module" may also be the
-    name of a part of the model."""
-    return ".".join(one for one in name.split(".") if one not in (*_WRAPPERS, "module"))
+def wrapper_prefix(module: nn.Module) -> str:
+    """Returns the beginning of all names in a module's state_dict() that is of wrappers of the
+    whole module, such as "_orig_mod.module."."""
+    prefix = ""
+    while True:
+        name = "module" if isinstance(module, DistributedDataParallel) else "_orig_mod"
+        wrapped = module._modules.get(name)
+        if wrapped is None:
+            return prefix
+        module, prefix = wrapped, f"{prefix}{name}."
+
+
+def without_wrappers(name: str, prefix: str) -> str:
+    """Returns a full name without the names of wrappers, except those of
+    DistributedDataParallel below the given `wrapper_prefix`."""
+    return ".".join(one for one in name.removeprefix(prefix).split(".") if one not in _WRAPPERS)
 
 
 def buffer_names(module: nn.Module) -> dict[str, bool]:

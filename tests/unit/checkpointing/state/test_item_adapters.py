@@ -6,11 +6,13 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.nn.parallel import DistributedDataParallel
 
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.state.item_adapters import ModuleItem, to_save
 from checkpointing.state.load_target import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
+from tests.unit.checkpointing.silent_process_group import silent_world
 
 
 def adam(module: nn.Module) -> torch.optim.Optimizer:
@@ -34,6 +36,12 @@ def test_names() -> None:
     assert leaves.values["n"] == 3
 
 
+class Holder(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
 class Named(nn.Module):
     """Has a part that is named as DistributedDataParallel names what it wraps."""
 
@@ -53,6 +61,28 @@ def test_a_modules_state_is_the_one_that_torch_gives(wrap: Callable[[nn.Module],
         assert all(one.data_ptr() == wanted[name].data_ptr() for name, one in found.items())
     next(module.children()).register_parameter("added", nn.Parameter(torch.zeros(2)))
     assert item.to_save().keys() == get_model_state_dict(module).keys() > wanted.keys()
+
+
+def test_a_wrapper_may_give_way_to_a_part_of_its_name() -> None:
+    """The names in state_dict() stay the same then, but what torch makes of them does not."""
+    with silent_world(1, 0):
+        for wrap in (nn.Sequential, torch.compile):
+            inner = DistributedDataParallel(nn.Linear(2, 1))
+            module: Any = wrap(inner)
+            where = "0" if wrap is nn.Sequential else "_orig_mod"
+            found = []
+            for part in (inner, inner, Holder(inner.module), inner):
+                setattr(module, where, part)
+                found.append(ModuleItem(module).to_save().keys())
+                assert found[-1] == get_model_state_dict(module).keys()
+            assert found[0] == found[1] == found[3] != found[2]
+
+
+def test_a_state_without_content_can_be_loaded_into() -> None:
+    state = {"it": None}
+    target = LoadTarget(state)
+    target.form(Inventory({}, {"it": None}))
+    assert target.wants().values == {"it"}
 
 
 def test_several_modules_by_name() -> None:
@@ -85,7 +115,9 @@ def test_an_optimizer_needs_its_module() -> None:
         to_save({"optimizer": adam(a)})
     with pytest.raises(ValueError, match="has parameters of none of the modules"):
         to_save({"a": a, "b": b, "optimizer": adam(nn.Linear(2, 1))})
-    with pytest.raises(ValueError, match="parameters that its module does not have"):
+    with pytest.raises(
+        ValueError, match="'optimizer' has parameters that its module does not have"
+    ):
         to_save({"a": a, "optimizer": adam(b)})
 
 
