@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -85,13 +85,20 @@ class SampleMemory:
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
+        self._users: list[Future[Any]] = []
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """Returns so many bytes, the same as before. The sample before must not be used any more,
-        and its helper must have ended."""
+        """Returns so many bytes, the same as before, once all users of the sample before have
+        ended. They have long since, unless its save was skipped or interrupted."""
+        wait(self._users)
+        self._users.clear()
         if self._bytes.nbytes < size:
             self._bytes = np.empty(size, np.uint8)
         return self._bytes[:size]
+
+    def note_user(self, user: Future[Any]) -> None:
+        """Record that the memory is read or written until this has ended."""
+        self._users.append(user)
 
 
 class TensorSample:
@@ -121,11 +128,10 @@ class TensorSample:
             memory: where the pieces are kept; None: in new memory.
         """
         self._stride, self._phase = stride, phase % stride
-        self.helping: Future[None] | None = None
-        """What the helper does, which may write to `memory` until it has ended."""
+        self._memory = memory or SampleMemory()
         units = [one for _, one in _units(tensors)]
         sizes = [self._kept_bytes(one.nbytes) for one in units]
-        room = (memory or SampleMemory()).take(sum(sizes))
+        room = self._memory.take(sum(sizes))
         ends = list(accumulate(sizes))
         places = [room[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         self._kept = self._read(units, places, helper)  # by unit
@@ -152,7 +158,7 @@ class TensorSample:
                 found[number] = self._keep(units[number], places[number])
 
         if helper is not None:
-            self.helping = helper.submit(read, _taken(left.pop))
+            self._memory.note_user(helper.submit(read, _taken(left.pop)))
         read(_taken(left.popleft))
         # This thread does not wait for the other one, which may not be running at the moment, and
         # may write to its place later.

@@ -4,9 +4,9 @@ save."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,7 +138,6 @@ class Stager:
         self._overlaps = 0  # number of overlapped copies so far
         self._pool = ThreadPoolExecutor(1, "stage")
         self._sample_memory = SampleMemory()
-        self._sampling: list[Future[Any]] = []  # may use that memory until it has ended
         self._hooks = StepHooks(optimizers, self._before_step)
 
     @property
@@ -221,15 +220,10 @@ class Stager:
         self._overlaps += 1
         in_host = [sources[at] for at in rest if not sources[at].is_cuda]
         stride = stride_for(sum(one.nbytes for one in in_host))
-        wait(self._sampling)  # it has ended long since, unless the save before was skipped
-        content = self._content(in_host, stride) if in_host else None
+        phase, memory = self._overlaps, self._sample_memory
+        content = TensorSample(in_host, stride, phase, self._pool, memory) if in_host else None
         prints = ReplicaFingerprints(compared, self._overlaps, self._pool) if compared else None
         return StateSample(pieces, sources, is_first, versions, content, prints)
-
-    def _content(self, tensors: Sequence[Tensor], stride: int) -> TensorSample:
-        found = TensorSample(tensors, stride, self._overlaps, self._pool, self._sample_memory)
-        self._sampling = [found.helping] if found.helping is not None else []
-        return found
 
     def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
         """Copy what was sampled: the second part of `stage_overlapped`; raises as `stage`."""
@@ -258,7 +252,7 @@ class Stager:
     ) -> Future[list[str]]:
         """Compare the copies with the sample once they are made."""
         checking = self._pool.submit(_torn, content, targets, names)
-        self._sampling.append(checking)
+        self._sample_memory.note_user(checking)
         return checking
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:

@@ -130,11 +130,18 @@ def in_threads(copies: Sequence[Callable[[], object]]) -> None:
             errors.append(error)
 
     threads = [Thread(target=work, name="copy") for _ in range(min(THREADS, len(copies)) - 1)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt; or there can be no more threads
+        errors.append(error)
+        for thread in threads:
+            if thread.ident is not None:  # it was started, and may still write
+                thread.join()
+        raise
     if errors:
         raise errors[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from checkpointing.staging import fingerprints
 from checkpointing.staging.fingerprints import (
     PIECE,
     WHOLE,
@@ -201,6 +202,37 @@ def test_memory_is_used_again() -> None:
         assert np.shares_memory(memory.take(1), before)
         tensors[phase % 2] += 1
         assert sample.changed(tensors) == [phase % 2]
+
+
+def test_memory_is_used_again_once_an_interrupted_sample_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its helper goes on when the trainer's thread has left."""
+    has_begun, go_on = threading.Event(), threading.Event()
+    trainer, keep = threading.current_thread(), TensorSample._keep
+
+    def interrupted(sample: TensorSample, unit: Any, place: Any) -> Any:
+        if threading.current_thread() is trainer:
+            assert has_begun.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+        has_begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return keep(sample, unit, place)
+
+    def wait_for_it(futures: list[Future[Any]]) -> object:
+        go_on.set()
+        return wait(futures)
+
+    tensors, memory = [random((1 << 20,), torch.uint8) for _ in range(2)], SampleMemory()
+    with ThreadPoolExecutor(1) as helper:
+        with monkeypatch.context() as patch:
+            patch.setattr(TensorSample, "_keep", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                TensorSample(tensors, 3, 1, helper, memory)
+        monkeypatch.setattr(fingerprints, "wait", wait_for_it)
+        sample = TensorSample(tensors, 3, 2, memory=memory)
+        assert go_on.is_set()
+    assert sample.changed(tensors) == []
 
 
 def test_what_is_small_is_sampled_whole() -> None:

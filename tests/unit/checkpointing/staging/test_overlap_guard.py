@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from checkpointing.errors import StageError
+from checkpointing.staging import fingerprints, replica_fingerprints
 from checkpointing.staging import overlapped_copy as overlap_module
-from checkpointing.staging import replica_fingerprints
 from checkpointing.staging import stager as staging_module
 from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
 from checkpointing.staging.overlapped_copy import Overlap
@@ -314,7 +314,7 @@ def test_a_sample_is_kept_until_it_is_compared(monkeypatch: pytest.MonkeyPatch) 
         return wait(futures)
 
     monkeypatch.setattr(staging_module, "_torn", slow)
-    monkeypatch.setattr(staging_module, "wait", wait_for_it)
+    monkeypatch.setattr(fingerprints, "wait", wait_for_it)
     stager = Stager(2)
     pieces = [StagePiece("w", torch.zeros(32 << 20))]
     overlap = stager.stage_overlapped([], pieces, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from checkpointing.staging.tensor_copy import apart, cells_of, copy_quickly, in_
 from tests.unit.checkpointing.staging.test_stager import KNOWN, random_bits
 
 KIB = 1 << 10
+PATIENCE_S = 30.0  # before a test that hangs fails
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,34 @@ def test_a_copy_that_fails_in_any_thread_ends_the_others(monkeypatch: pytest.Mon
     assert sorted(done) == [*range(100)]
     with pytest.raises(ValueError, match="it is outside"):
         in_threads([fail, *(partial(done.append, number) for number in range(100))])
+
+
+def test_an_interrupt_is_raised_when_the_other_threads_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They write to memory that the program may release then."""
+    has_begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    class Thread(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            if not go_on.is_set():
+                go_on.set()
+                raise KeyboardInterrupt
+            super().join(timeout)
+
+    def copy() -> None:
+        if not isinstance(threading.current_thread(), Thread):
+            assert has_begun.wait(PATIENCE_S)
+            return
+        has_begun.set()
+        assert go_on.wait(PATIENCE_S)
+        done.append("copied")
+
+    monkeypatch.setattr(tensor_copy, "Thread", Thread)
+    monkeypatch.setattr(tensor_copy, "THREADS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        in_threads([copy, copy])
+    assert done == ["copied"]
 
 
 def test_places_are_in_c_order_at_any_offset() -> None:
