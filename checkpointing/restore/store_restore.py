@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Thread
 
 from torch import Tensor
 
@@ -118,16 +119,23 @@ class Restorer:
         Args:
             known: on rank 0: an earlier reading, see `read_catalog`.
         """
-        return self.begin_take_over(known)()
+        return self.ranks.from_rank0(lambda: self._note_taken_over(self._take_over(known)))
 
     def begin_take_over(self, known: Catalog | None = None) -> Callable[[], bool]:
         """As `take_over`, in a thread of rank 0, for most of it is waiting for the storage. Returns
         the function that waits for it and returns what `take_over` does, or raises."""
         if self.ranks.rank != 0:
             return lambda: self.ranks.from_rank0(lambda: False)  # that of rank 0 counts
-        pool = ThreadPoolExecutor(1, "takeover")
-        under_way = pool.submit(self._take_over, known)
-        pool.shutdown(wait=False)
+        under_way: Future[TakeoverResult] = Future()
+
+        def work() -> None:
+            try:
+                under_way.set_result(self._take_over(known))
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                under_way.set_exception(error)
+
+        # a daemon: a process that is interrupted does not wait for a storage out of reach
+        Thread(target=work, name="takeover", daemon=True).start()
         return lambda: self.ranks.from_rank0(lambda: self._note_taken_over(under_way.result()))
 
     def read_newest(self, target: LoadTarget) -> RestoredCheckpoint:

@@ -163,6 +163,7 @@ class ServiceClient:
     def begin_claim(self, step: int) -> Callable[[], int | None]:
         """Ask for a slot as `claim` does, without waiting. Returns the function that waits and
         returns it. If that is not called, `unstaged` has to be."""
+        self.awaited = ""
         try:
             link = self._present()
             if link.is_silent:
