@@ -308,13 +308,14 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close at the end of a `with` block. After an exception, nothing is waited for: what was
+        """Close at the end of a `with` block. After an exception, no save is waited for: what was
         staged is handed to the node's checkpoint service, which saves it."""
         if kind is None:
             self.close()
         elif not self._closed:
             self._closed = True
-            self._dropped()
+            self._dropped.detach()
+            _hand_over(self._shipper, self._client, self._store)
 
     def _close_client(self) -> None:
         self._client.close(goodbye=not self._saves.may_hold_unsaved)
@@ -330,9 +331,13 @@ class Checkpointer:
 
 
 def _release_abandoned(shipper: SnapshotShipper, client: ServiceClient, store: Store) -> None:
-    """Hand over the snapshot that is being copied, and release everything else, for a Checkpointer
-    that was never closed."""
+    """Release a Checkpointer that was never closed."""
     logger.warning("a Checkpointer was discarded without close(): its staged snapshots are saved")
+    _hand_over(shipper, client, store)
+
+
+def _hand_over(shipper: SnapshotShipper, client: ServiceClient, store: Store) -> None:
+    """Hand over the snapshot that is being copied, and release everything else."""
     shipper.settle()
     client.close(goodbye=False)
     shipper.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -26,6 +26,7 @@ from checkpointing import (
     list_checkpoints,
 )
 from checkpointing.restore import memory_restore, store_restore
+from checkpointing.save.slot_shipper import SlotShipper
 from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store.sessions.run_takeover import TakeoverResult
 from tests.integration.checkpoint.single_process_saves import die, restore_one
@@ -229,6 +230,36 @@ def test_a_takeover_that_fails_changes_nothing_that_is_needed(
     ckpt.save(2, state_of(2))
     ckpt.close()
     assert committed_steps(tmp_path) == [1, 2]
+
+
+def test_a_block_that_ends_by_an_error_has_handed_its_snapshot_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever catches the error may begin again at once."""
+    with slow_store(tmp_path) as (root, hold):
+        state = optimized(torch.optim.Adam, [0.1], 300)
+        state["model"](torch.ones(300)).sum().backward()
+        state["optimizer"].step()
+        ckpt = Checkpointer(root, run="r")
+        stager = cast("SlotShipper", ckpt._shipper)._stager
+        copy, copied = stager._copy_later, threading.Event()
+
+        def slow(*given: Any) -> None:
+            time.sleep(0.5)
+            copy(*given)
+            copied.set()
+
+        stager._copy_later = slow
+        ckpt.save(3, state)
+        with pytest.raises(ZeroDivisionError), ckpt:
+            raise ZeroDivisionError
+        assert copied.is_set()
+        assert not caplog.records
+        again = optimized(torch.optim.Adam, [0.1], 300)
+        with Checkpointer(root, run="r") as ckpt:
+            assert ckpt.restore(again) == 3
+            assert_same(whole(again), whole(state))
+            hold.release()
 
 
 def test_what_is_refused_from_memory_becomes_durable_all_the_same(tmp_path: Path) -> None:
