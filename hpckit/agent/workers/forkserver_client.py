@@ -45,7 +45,7 @@ def fork_first_server(
     threads: int,
     release: Callable[[], None],
 ) -> Process | ForkedProgram:
-    """Starts the first fork server of a node, whose imports may be done at once, and returns its
+    """Starts the first fork server of a node, which imports while no rank runs yet, and returns its
     process. It is a fork of this process, unless the environment has to be that of a new one.
 
     Args:

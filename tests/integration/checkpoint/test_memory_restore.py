@@ -235,7 +235,7 @@ def test_a_takeover_that_fails_changes_nothing_that_is_needed(
 def test_a_block_that_ends_by_an_error_has_handed_its_snapshot_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever catches the error may begin again at once."""
+    """A program may catch the error and create another Checkpointer immediately."""
     with slow_store(tmp_path) as (root, hold):
         state = optimized(torch.optim.Adam, [0.1], 300)
         state["model"](torch.ones(300)).sum().backward()
