@@ -129,7 +129,7 @@ def test_a_shard_is_passed_on_while_it_is_fetched(
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(store.prefetch, ref, when_s=0.0) for store in stores]
         until(
-            lambda: sum(store.metrics.bytes_from_peers for store in stores) == PIECE,
+            lambda: any(store.metrics.bytes_from_peers for store in stores),
             "a piece has come from a peer",
         )
         go_on.set()
@@ -181,15 +181,14 @@ def test_what_a_node_sent_of_a_shard_before_it_failed_is_used_if_it_can_be_verif
             done = [pool.submit(first.prefetch, ref, when_s=0.0)]
             until(lambda: len(server.streams) == 1, "the source is asked")
             done.append(pool.submit(second.prefetch, ref, when_s=0.0))
-            until(
-                lambda: second.metrics.bytes_from_peers == PIECE, "a piece has come from the peer"
-            )
+            until(lambda: second.metrics.bytes_from_peers > 0, "a piece has come from the peer")
             opened[0].close()
             until(lambda: len(server.streams) == 2, "the source is asked again")
         finally:
             go_on.set()
         assert all(one.result(60) for one in done)
-    assert server.streams[1] == ("/held.tar", PIECE if is_hash_known else 0)
+    come = second.metrics.bytes_from_peers
+    assert server.streams[1] == ("/held.tar", come if is_hash_known else 0)
     with second.open(ref) as shard:
         assert shard.pread(0, SIZE) == body
 
@@ -206,9 +205,7 @@ def test_a_download_from_a_node_that_waits_ends_with_its_store(
             whole = pool.submit(first.prefetch, ref, when_s=0.0)
             until(lambda: len(server.streams) == 1, "the source is asked")
             ended = pool.submit(second.prefetch, ref, when_s=0.0)
-            until(
-                lambda: second.metrics.bytes_from_peers == PIECE, "a piece has come from the peer"
-            )
+            until(lambda: second.metrics.bytes_from_peers > 0, "a piece has come from the peer")
             second.close()
             with pytest.raises(DataError, match="the store was closed"):
                 ended.result(60)
