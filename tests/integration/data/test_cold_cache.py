@@ -152,7 +152,7 @@ def damaged_on_its_way(
     flipped = index.members(3)[0].offset
     damaged = body[:flipped] + bytes([body[flipped] ^ 1]) + body[flipped + 1 :]
     rest_may_come = threading.Event()
-    url = server.put("/x.tar", damaged, held_from=PIECE * 2, go_on=rest_may_come)
+    url = server.put("/x.tar", damaged, held_from=PIECE * 3, go_on=rest_may_come)
     row = row_of(url, index)
     sidecar.keep_at(sidecar.in_folder(url, row.bytes, short_tag(row.tag), None), url, index)
     return body, row, rest_may_come
