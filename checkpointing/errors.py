@@ -20,6 +20,11 @@ class StoreAccessError(StoreError):
     system."""
 
 
+class OtherRankError(CheckpointError):
+    """Another rank has ended, failed or not answered in time, so that this one cannot go on. Only
+    that rank knows whether a retry would help."""
+
+
 class SaveError(CheckpointError):
     """A save failed; nothing was committed and earlier checkpoints are untouched."""
 

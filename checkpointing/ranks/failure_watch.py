@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from checkpointing.errors import OtherRankError
 from checkpointing.ranks.rank_group import RankGroup
 
 POLL_S, MAX_POLL_S = 0.01, 0.2  # seconds between exchanges among the ranks, at first and at most
@@ -51,8 +52,8 @@ class FailureWatch:
         while True:
             try:
                 gathered = self._ranks.all_gather(self._mine, self._ranks.control)
-            except RuntimeError as error:
-                self._fail(f"another rank has ended: {error}")
+            except OtherRankError as error:
+                self._fail(str(error))
                 return
             failures = [
                 f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from checkpointing.errors import CheckpointError
+from checkpointing.errors import CheckpointError, OtherRankError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class RankGroup:
         self.structures: dist.ProcessGroup | None = None
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-            with self.expect_all("creating a Checkpointer"):
+            with self.expect_all("creating a Checkpointer"), report_other_rank():
                 self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
                 self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
                 dist.barrier(self.control)  # new_group does not wait on rank 0
@@ -74,40 +74,39 @@ class RankGroup:
             timer.cancel()
 
     def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
-        """Returns rank 0's `thing`."""
+        """Returns rank 0's `thing`. Raises OtherRankError."""
         if group is None or self.world_size == 1:  # a group of one rank would pickle it for itself
             return thing
         box = [thing]
-        dist.broadcast_object_list(box, src=0, group=group)
+        with report_other_rank():
+            dist.broadcast_object_list(box, src=0, group=group)
         return box[0]
 
     def all_gather(self, thing: T, group: dist.ProcessGroup | None) -> list[T]:
-        """Returns the `thing` of all ranks, in order of rank."""
+        """Returns the `thing` of all ranks, in order of rank. Raises OtherRankError."""
         if group is None or self.world_size == 1:
             return [thing]
         things: list[Any] = [None] * self.world_size
-        dist.all_gather_object(things, thing, group=group)
+        with report_other_rank():
+            dist.all_gather_object(things, thing, group=group)
         return things
 
     def from_rank0(self, produce: Callable[[], T]) -> T:
         """Returns what `produce` returns on rank 0; an exception there is raised on every rank.
 
         Raises:
-            CheckpointError: another rank has ended.
+            OtherRankError: another rank has ended.
         """
-        answer: tuple[T | None, Exception | None] = (None, None)
+        answer: tuple[T | None, Exception | None, Exception | None] = (None, None, None)
         if self.rank == 0:
             try:
-                answer = (produce(), None)
+                answer = (produce(), None, None)
             except Exception as error:
-                self.broadcast((None, error), self.control)
+                self.broadcast((None, error, _system_error(error)), self.control)
                 raise
-        try:
-            result, problem = self.broadcast(answer, self.control)
-        except RuntimeError as error:
-            raise CheckpointError(f"another rank has ended: {error}") from error
+        result, problem, cause = self.broadcast(answer, self.control)
         if problem is not None:
-            raise problem
+            raise problem from cause  # which is not pickled with it
         return result  # type: ignore[return-value]  # None only where T may be None
 
     def all_or_none(self, do: Callable[[], T]) -> T:
@@ -115,8 +114,10 @@ class RankGroup:
 
         Raises:
             Exception: it failed on some rank: what it raised on this rank, or, if only others
-                failed, the same kind of CheckpointError, with the ranks and reasons in its message.
-            CheckpointError: another rank has ended.
+                failed, the same kind of CheckpointError, with the ranks and reasons in its message
+                and the system error that caused it, if one did.
+            OtherRankError: another rank has ended, and nothing failed on this one; or others failed
+                with what is no CheckpointError.
         """
         result: T | None = None
         failure: Exception | None = None
@@ -126,24 +127,26 @@ class RankGroup:
             failure = error
         try:
             gathered = self.all_gather(self._sendable_failure(failure), self.control)
-        except RuntimeError as error:
-            raise failure or CheckpointError(f"another rank has ended: {error}") from error
+        except OtherRankError as lost:
+            raise failure or lost from lost.__cause__
         failures = [found for found in gathered if found]
         if failure is not None:
             raise failure
         if failures:
-            raise failures[0][0]("; ".join(text for _, text in failures))
+            kind, _, cause = failures[0]
+            raise kind("; ".join(text for _, text, _ in failures)) from cause
         return result  # type: ignore[return-value]  # None only where T may be None
 
     def _sendable_failure(
         self, failure: Exception | None
-    ) -> tuple[type[CheckpointError], str] | None:
-        """Returns a failure in a form that can be sent."""
+    ) -> tuple[type[CheckpointError], str, Exception | None] | None:
+        """Returns a failure in a form that can be sent, with the system error that caused it."""
         if failure is None:
             return None
         if isinstance(failure, CheckpointError):
-            return type(failure), f"rank {self.rank}: {failure}"
-        return CheckpointError, f"rank {self.rank}: {type(failure).__name__}: {failure}"
+            return type(failure), f"rank {self.rank}: {failure}", _system_error(failure)
+        text = f"rank {self.rank}: {type(failure).__name__}: {failure}"
+        return OtherRankError, text, _system_error(failure)
 
     def close(self) -> None:
         """Release the groups, unless torch.distributed was already shut down."""
@@ -152,3 +155,26 @@ class RankGroup:
                 if group is not None:
                     dist.destroy_process_group(group)
         self.control = self.structures = None
+
+
+def _system_error(failure: BaseException) -> Exception | None:
+    """Returns the error of the operating system among a failure and its causes, without what may
+    not be pickled: it says that a retry may help."""
+    one: BaseException | None = failure
+    while one is not None:
+        if isinstance(one, OSError):
+            return OSError(one.errno, one.strerror) if one.errno else OSError(str(one))
+        if isinstance(one, MemoryError):
+            return MemoryError(str(one))
+        one = one.__cause__
+    return None
+
+
+@contextmanager
+def report_other_rank() -> Iterator[None]:
+    """Raises OtherRankError for the RuntimeError of a gloo collective in this block."""
+    try:
+        yield
+    except RuntimeError as error:
+        what = "did not answer in time" if "Timed out" in str(error) else "has ended"
+        raise OtherRankError(f"another rank {what}: {error}") from error

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from checkpointing.layout.global_plan import Parts, ReadGroup
-from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.ranks.rank_group import RankGroup, report_other_rank
 from checkpointing.staging.slot_layout import round_up
 from checkpointing.staging.tensor_copy import cells_of
 from checkpointing.torch_internals import foreach_copy
@@ -32,7 +32,7 @@ def broadcast_reads(
             share.
 
     Raises:
-        RuntimeError: another rank is gone.
+        OtherRankError: another rank has ended.
     """
     for group in groups:
         if len(group.ranks) > 1:
@@ -83,10 +83,11 @@ def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) ->
     """Send a message along the tree, from rank to rank. A process group of these ranks alone would
     have to be created in the same order on all ranks of the world, also on those that hold nothing
     here."""
-    if place.parent is not None:
-        dist.recv(message, src=place.parent, group=ranks.control)
-    for child in place.children:
-        dist.send(message, dst=child, group=ranks.control)
+    with report_other_rank():
+        if place.parent is not None:
+            dist.recv(message, src=place.parent, group=ranks.control)
+        for child in place.children:
+            dist.send(message, dst=child, group=ranks.control)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from checkpointing.connections import Connections
-from checkpointing.errors import CheckpointError, SaveError, StageError
+from checkpointing.errors import CheckpointError, OtherRankError, SaveError, StageError
 from checkpointing.ranks.failure_watch import FailureWatch
 from checkpointing.save import process_exit
 from checkpointing.save.bucket_flow_control import SERVICE_DIED, BucketFlowControl
@@ -182,8 +182,8 @@ class BucketShipper(SnapshotShipper):
         """Returns why the ranks cannot save this step together; None if they can. Collective."""
         try:
             gathered = self._ranks.all_gather((step, mine), self._ranks.control)
-        except RuntimeError as error:
-            return f"another rank has ended: {error}"
+        except OtherRankError as error:
+            return str(error)
         if any(theirs != step for theirs, _ in gathered):
             return f"ranks save different steps, in order of rank: {[s for s, _ in gathered]}"
         reasons = [

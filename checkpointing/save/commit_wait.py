@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkpointing.errors import SaveError
+from checkpointing.errors import OtherRankError, SaveError
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.save_outcomes import OutcomeListener, SaveOutcome, SaveStatus
 
@@ -27,10 +27,10 @@ def wait_together(ranks: RankGroup, outcomes: OutcomeListener, step: int | None)
         mine = None if step is None else outcomes.wait(step, POLL_S)
         try:
             gathered = ranks.all_gather((step, mine), ranks.control)
-        except RuntimeError as error:
+        except OtherRankError as error:
             if step is None:
                 return
-            raise SaveError(f"saving step {step}: another rank has ended: {error}") from error
+            raise SaveError(f"saving step {step}: {error}") from error
         steps = [theirs for theirs, _ in gathered]
         if any(theirs != step for theirs in steps):
             raise SaveError(f"ranks wait for different steps, in order of rank: {steps}")

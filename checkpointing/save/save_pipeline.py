@@ -11,7 +11,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from checkpointing.connections import Connections, CurrentGeneration
-from checkpointing.errors import CheckpointError, SaveError
+from checkpointing.errors import CheckpointError, OtherRankError, SaveError
 from checkpointing.events import CheckpointStarted, SaveSkipped
 from checkpointing.format.object_keys import check_step
 from checkpointing.save.commit_wait import wait_together
@@ -121,8 +121,8 @@ class SavePipeline:
     def _is_on_any_rank(self, step: int, is_here: bool) -> bool:
         try:
             return any(self._ranks.all_gather(is_here, self._ranks.control))
-        except RuntimeError as error:
-            raise SaveError(f"saving step {step}: another rank has ended: {error}") from error
+        except OtherRankError as error:
+            raise SaveError(f"saving step {step}: {error}") from error
 
     def _start(
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from checkpointing.distributed_classes import is_dtensor
-from checkpointing.errors import SaveError
+from checkpointing.errors import OtherRankError, SaveError
 from checkpointing.format.element_types import element
 from checkpointing.format.replica_differences import Fingerprints
 from checkpointing.format.torch_dtypes import dtype_name
@@ -128,7 +128,7 @@ class Planner:
         try:
             with self._ranks.expect_all("saving a state of new names, shapes or types"):
                 return self._ranks.all_gather(mine, self._ranks.structures)
-        except RuntimeError as error:
+        except OtherRankError as error:
             raise SaveError(
                 f"rank {self._ranks.rank}: its state has other tensors or values than at the "
                 f"previous save, but not all ranks reached a save at which theirs do: {error}"

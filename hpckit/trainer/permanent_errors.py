@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
+from checkpointing import CheckpointError, OtherRankError, SaveError, ServiceError, StoreError
 from data import DataError
 from hpckit.config.spec_parser import SpecError
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -24,15 +24,16 @@ _BEFORE_STEP = (WorkerPhase.STARTING, WorkerPhase.RESUMED)
 
 def is_permanent(error: BaseException) -> bool:
     """Whether another attempt would fail in the same way. Errors of storage and of memory are not
-    permanent, since both may be available next time."""
-    if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
+    permanent, since both may be available next time; of an error on another rank, that rank
+    decides."""
+    if memory_of(error) is not None or any(map(_may_pass, _causes(error))):
         return False
     return isinstance(error, _OF_INPUT)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the error came from storage or the network and may not occur again."""
-    return any(_is_of_storage(one) or _is_of_network(one) for one in _causes(error))
+    """Whether the error came from storage, the network or another rank and may not occur again."""
+    return any(_may_pass(one) or _is_of_network(one) for one in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -43,8 +44,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__
 
 
-def _is_of_storage(error: BaseException) -> bool:
-    return isinstance(error, OSError | SaveError | StoreError | ServiceError)
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, OSError | SaveError | StoreError | ServiceError | OtherRankError)
 
 
 def _is_of_network(error: BaseException) -> bool:

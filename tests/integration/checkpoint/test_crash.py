@@ -339,7 +339,7 @@ while not (tmp / "ended-0").exists():
 
 
 LEFT_PROGRAM = """
-from checkpointing import CheckpointError
+from checkpointing import OtherRankError
 
 rank, = map(int, arguments)
 dist.init_process_group("gloo", init_method=f"file://{tmp}/rendezvous", rank=rank, world_size=2)
@@ -348,7 +348,7 @@ if rank == 1:
     os._exit(4)
 try:
     ckpt.restore({"w": torch.ones(3)})
-except CheckpointError as error:
+except OtherRankError as error:
     assert "another rank has ended: " in str(error)
     os._exit(3)
 """
@@ -356,6 +356,49 @@ except CheckpointError as error:
 
 def test_a_restore_says_that_another_rank_has_ended(tmp_path: Path) -> None:
     assert run_forked(tmp_path, LEFT_PROGRAM, [0], [1]) == [3, 4]
+
+
+OTHER_PROGRAM = """
+import errno
+from checkpointing import DamagedError, OtherRankError
+from checkpointing.ranks.rank_group import RankGroup
+
+rank, = map(int, arguments)
+dist.init_process_group("gloo", init_method=f"file://{tmp}/rendezvous", rank=rank, world_size=2)
+ranks = RankGroup()
+
+
+def fail(with_what, cause):
+    def failing():
+        if rank == 0:
+            raise with_what from cause
+    return failing
+
+
+def caught(collective, with_what, cause=None):
+    try:
+        collective(fail(with_what, cause))
+    except Exception as error:
+        return error
+
+
+stale = OSError(errno.ESTALE, "Stale file handle")
+found = caught(ranks.all_or_none, DamagedError("pack 3"), stale)
+assert type(found) is DamagedError and found.__cause__.errno == errno.ESTALE
+assert str(found) == ("pack 3" if rank == 0 else "rank 0: pack 3")
+found = caught(ranks.all_or_none, DamagedError("pack 3"))
+assert type(found) is DamagedError and found.__cause__ is None
+found = caught(ranks.all_or_none, KeyError("x"))
+assert type(found) is (KeyError if rank == 0 else OtherRankError)
+found = caught(ranks.from_rank0, DamagedError("pack 3"), stale)
+assert type(found) is DamagedError and found.__cause__.errno == errno.ESTALE
+os._exit(3)
+"""
+
+
+def test_a_rank_is_told_of_what_fails_on_another_and_of_its_cause(tmp_path: Path) -> None:
+    """By the cause and the class, it decides whether a retry may help."""
+    assert run_forked(tmp_path, OTHER_PROGRAM, [0], [1]) == [3, 3]
 
 
 def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:

@@ -284,3 +284,41 @@ def test_a_script_whose_modules_have_the_names_of_hpckits_packages(
         assert f"still mine: {home}/checkpointing/__init__.py" in text
         assert "refused: hpckit.integrations.lightning needs hpckit's package checkpointing" in text
     assert run.code(1).joinpath("data/__init__.py").is_file(), "hpckit's own"
+
+
+LOSES_A_RANK = """
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from checkpointing import Checkpointer
+
+dist.init_process_group("gloo")
+state = {"weights": torch.zeros(3), "step": 0}
+with Checkpointer("checkpoints", run="r") as ckpt:
+    if dist.get_rank() == 1 and not (mark := Path("ended_once")).exists():
+        mark.touch()
+        os._exit(3)
+    ckpt.restore(state)
+    ckpt.save(1, state)
+    ckpt.wait()
+print("restored by rank", dist.get_rank(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_ends_while_others_restore_is_started_again(tmp_path: Path) -> None:
+    """The error of those others is not one that another attempt meets too."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(LOSES_A_RANK)
+    line = launch_line(*ON_ONE_CPU, "--", "torchrun", "--nproc-per-node=2", "train.py")
+    status, output = complete(project, line, cwd=project)
+    assert status == 0, output
+    (path,) = project.glob("t-*")
+    run = RunDir(path)
+    text = "".join(log.read_text() for log in run.path.rglob("*") if log.suffix in (".log", ".out"))
+    assert {f"restored by rank {rank}" in text for rank in range(2)} == {True}
+    assert "another rank has ended" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.errors import SaveError
+from checkpointing.errors import OtherRankError, SaveError
 from checkpointing.events import Events
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.commit_wait import wait_together
@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_place_behind_what_fails() -> None:
 def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
     class Gone(Said):
         def all_gather(self, thing: Any, group: object) -> list[Any]:
-            raise RuntimeError("Connection closed by peer")
+            raise OtherRankError("another rank has ended: Connection closed")
 
     found, _ = outcomes()
     found.begin(1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from checkpointing.errors import SaveError
+from checkpointing.errors import OtherRankError, SaveError
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.save_plan import Planner, SavePlan
 from checkpointing.state.item_adapters import optimizers, to_save
@@ -167,7 +167,7 @@ def test_layouts_of_other_worlds_and_orders_have_other_digests() -> None:
 def test_a_rank_that_changes_alone_is_told_so() -> None:
     class Alone(Alike):
         def all_gather(self, thing: Any, group: object) -> list[Any]:
-            raise RuntimeError("Timed out waiting 2000ms")
+            raise OtherRankError("another rank did not answer in time")
 
     with pytest.raises(SaveError, match="rank 1: its state has other tensors or values"):
         plan(Planner(Alone(1, 2)), make())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
+from checkpointing import DamagedError, OtherRankError, SaveError, ServiceError, StoreFullError
 from data import DataError
 from hpckit.config.spec_parser import SpecError
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -40,6 +40,8 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (SaveError("x"), False),
         (StoreFullError("x"), False),
         (ServiceError("x"), False),
+        (OtherRankError("another rank has ended: Connection closed by peer"), False),
+        (OtherRankError("rank 1: KeyError: 'x'"), False),
         (KeyboardInterrupt(), False),
         (caused(DataError("x"), OSError("stale handle")), False),
         (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
@@ -60,6 +62,7 @@ def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(
         (torch.distributed.DistNetworkError("the server is not there"), True),
         (caused(RuntimeError("x"), OSError("stale handle")), True),
         (StoreFullError("x"), True),
+        (OtherRankError("rank 1: RuntimeError: x"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ImportError("x"), False),
     ],
