@@ -105,7 +105,8 @@ def test_it_goes_on_in_the_same_job_on_the_node_that_is_left(
     program = EXAMPLES / name / "after.py"
     project_with(tmp_path / "project", program)
     it = submit(namespaces, tmp_path, program, "--epochs", "1", key="elastic=shrink")
-    it.wait_for("checkpoint_committed")
+    if name == "lightning":  # the other one's saves are durable when they return
+        it.wait_for("checkpoint_committed")
     it.wait_for_step(24)
     namespaces.cluster.node(it.wait_for("run_started")["hosts"][1]).kill()
     assert it.wait_for("run_ended")["verdict"] == "done"

@@ -29,7 +29,7 @@ from tests.unit.checkpointing.store.saves import Values
 
 KEEP = 3
 _SAVES_PER_SESSION = 4
-_LATE_S = 60.0
+_LATE_S = 400.0  # the disk of a busy machine may hold all of them up for minutes
 _barrier: Barrier | None = None
 
 
