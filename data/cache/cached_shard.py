@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from data.cache.cache_disk import CacheDisk
 from data.cache.downloads.download_job import POLL_S, DownloadJob, copy_of_error
 from data.cache.downloads.download_jobs import DownloadJobs
-from data.cache.downloads.download_pace import DownloadPace, is_affordable, is_early, is_quicker
+from data.cache.downloads.separate_read_choice import (
+    DownloadPace,
+    is_affordable,
+    is_early,
+    is_quicker,
+)
 from data.cache.downloads.unverified_reads import UnverifiedReads
 from data.cache.files.cache_entry import DAMAGED, DROPPED, WHOLE, CacheEntry, ShardRef
 from data.cache.files.file_handle import FileHandle

@@ -61,7 +61,7 @@ class NodeStoreOptions:
     wait_bytes: int = 64 << 20
     """A range is read from the source rather than waited for if the download is this many bytes
     short of it. Some nearer ranges are read like that too, where it is faster: see
-    `download_pace`."""
+    `separate_read_choice`."""
     downloads: int = 16
     """The number of simultaneous downloads; other shards wait, and their samples may be read from
     their source meanwhile."""

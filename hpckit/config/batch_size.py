@@ -1,11 +1,10 @@
-"""Pure functions for the number of samples of a step on a number of ranks, the length of its
-sequences, and the learning rate for it."""
+"""Pure functions for the number of samples of a step on a number of ranks, and the length of its
+sequences."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from data.order.batch_ramp import BatchRamp
 from hpckit.config.parallel_degrees import degrees
@@ -124,15 +123,6 @@ def micro_batch_count(share: int, micro: int) -> int:
     return max(1, share // micro)
 
 
-def lr_scale(spec: RunSpec, world: int) -> float:
-    """Returns the factor of the learning rate on `world` ranks: it is scaled from
-    `optim.base_batch` to the full global batch, and from there by `elastic.scale_lr` to the batch
-    of these ranks."""
-    whole, optim = spec.train.global_batch, spec.optim
-    elastic = _scaled(global_batch(spec, world) / whole, spec.elastic.scale_lr)
-    return elastic * _scaled(whole / (optim.base_batch or whole), optim.scale)
-
-
 def _on_ranks(spec: RunSpec, world: int, size: int) -> int:
     """Returns what `world` ranks have of a batch of `size` samples on the ranks of `launch`."""
     if spec.elastic.scale_lr is None:
@@ -157,8 +147,3 @@ def _full_length(spec: RunSpec, samples: int) -> float:
         here = min(left, each)
         found, left = found + here * length, left - here
     return found / spec.model.seq_len + left
-
-
-def _scaled(ratio: float, rule: Literal["linear", "sqrt"] | None) -> float:
-    """Returns the ratio of learning rates for a ratio of batch sizes."""
-    return math.sqrt(ratio) if rule == "sqrt" else ratio

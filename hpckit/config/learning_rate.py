@@ -1,11 +1,14 @@
-"""The learning rate of a step as a share of its peak, by a pure function."""
+"""The learning rate of a step as a share of its peak, and the scale of that peak on other ranks, by
+pure functions."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
+from hpckit.config.batch_size import global_batch
 from hpckit.config.rules.optim import decay_steps
-from hpckit.config.spec import OptimSpec
+from hpckit.config.spec import OptimSpec, RunSpec
 
 
 def lr_factor(step: float, spec: OptimSpec, steps: float) -> float:
@@ -29,3 +32,17 @@ def _height(step: float, spec: OptimSpec, steps: float) -> float:
         return min(1.0, max(0, steps - 1 - step) / decay_steps(spec, steps))
     done = min(1.0, (step - spec.warmup_steps) / max(1, steps - 1 - spec.warmup_steps))
     return 1 - done if spec.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+
+def lr_scale(spec: RunSpec, world: int) -> float:
+    """Returns the factor of the learning rate on `world` ranks: it is scaled from
+    `optim.base_batch` to the full global batch, and from there by `elastic.scale_lr` to the batch
+    of these ranks."""
+    whole, optim = spec.train.global_batch, spec.optim
+    elastic = _scaled(global_batch(spec, world) / whole, spec.elastic.scale_lr)
+    return elastic * _scaled(whole / (optim.base_batch or whole), optim.scale)
+
+
+def _scaled(ratio: float, rule: Literal["linear", "sqrt"] | None) -> float:
+    """Returns the ratio of learning rates for a ratio of batch sizes."""
+    return math.sqrt(ratio) if rule == "sqrt" else ratio

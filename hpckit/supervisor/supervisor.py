@@ -37,14 +37,14 @@ from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.rundir.directory import RunDir, store_and_name
 from hpckit.rundir.lock import RunHeldError
 from hpckit.submit.newest_checkpoint import saved_step_of
-from hpckit.supervisor.continuation.checkpoint_budget import (
+from hpckit.supervisor.continuation.job_chain import KEEP_S
+from hpckit.supervisor.continuation.next_job import JobRequeue, continued
+from hpckit.supervisor.continuation.predecessor_job import hold_run, is_needless
+from hpckit.supervisor.continuation.unproductive_jobs import (
     end_verdict,
     start_verdict,
     warn_of_short_rest,
 )
-from hpckit.supervisor.continuation.job_chain import KEEP_S
-from hpckit.supervisor.continuation.next_job import JobRequeue, continued
-from hpckit.supervisor.continuation.predecessor_job import hold_run, is_needless
 from hpckit.supervisor.failure_context import describe_failure
 from hpckit.supervisor.generation import WorkerGeneration
 from hpckit.supervisor.generation_history import GenerationHistory

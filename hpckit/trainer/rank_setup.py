@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from hpckit.config.batch_size import global_batch, lr_scale
+from hpckit.config.batch_size import global_batch
+from hpckit.config.learning_rate import lr_scale
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import Event, EventLog
 from hpckit.events.schema import AllReduceMeasured

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpckit.agent.exit_report import WorkerError, errors_in
 from hpckit.agent.hangs.hang_detection import GOING
-from hpckit.agent.workers.oom_kills import oom_kills
+from hpckit.agent.workers.oom_kill_count import oom_kills
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from data.cache.downloads.download_pace import (
+from data.cache.downloads.separate_read_choice import (
     LEAST_ROUND_TRIP_S,
     NEAR_BYTES,
     DownloadPace,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.config.batch_size import global_batch, lr_scale
+from hpckit.config.batch_size import global_batch
+from hpckit.config.learning_rate import lr_scale
 from hpckit.config.rules.violations import fits
 from tests.unit.hpckit.specs_and_processes import make_spec
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from hpckit.agent.workers.oom_kills import OomCounterFile, find_place, oom_kills, parse_count
+from hpckit.agent.workers.oom_kill_count import OomCounterFile, find_place, oom_kills, parse_count
 
 V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 OTHER = "37 31 0:34 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer"

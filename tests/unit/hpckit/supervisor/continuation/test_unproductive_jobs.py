@@ -13,7 +13,7 @@ from hpckit.config.spec import RetrySpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event
 from hpckit.events.schema import event_of
-from hpckit.supervisor.continuation.checkpoint_budget import (
+from hpckit.supervisor.continuation.unproductive_jobs import (
     UnproductiveJob,
     describe,
     is_exhausted,
