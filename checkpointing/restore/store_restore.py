@@ -46,7 +46,7 @@ class RestoredCheckpoint:
         distrusted: packs in which damage was found.
         groups: groups of this rank.
         buffers: tensors whose content is in the staging buffers, by name.
-        direct: live tensors that get theirs from `content`; if they are fresh, they have it.
+        direct: tensors that get theirs from `content`; those with nothing to keep have it.
     """
 
     checkpoint: Checkpoint
@@ -72,6 +72,7 @@ class _Readable:
     inventory: Inventory
     tensors: Mapping[str, Tensor]  # the live tensors
     elsewhere: Collection[str]  # names of tensors that are filled before the live ones
+    made: Collection[str]  # names of tensors that are not live yet
     structure: Structure  # the structure of the tensors
 
 
@@ -284,7 +285,8 @@ class Restorer:
         # tensors that the checkpoint does not have are reported separately
         fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
         found = structure(fitting, ())
-        return None, _Readable(checkpoint, inventory, tensors, target.elsewhere(), found)
+        elsewhere, made = target.elsewhere(), target.made()
+        return None, _Readable(checkpoint, inventory, tensors, elsewhere, made, found)
 
     def _opened(self, stored: StoredManifest) -> tuple[Checkpoint, Inventory]:
         candidate = self._opened_candidate
@@ -312,11 +314,12 @@ class Restorer:
         """Read this rank's share, for itself and for others. Returns why not, if it is damaged."""
         tensors = readable.tensors
         specs = readable.checkpoint.tensors()
-        tiles = None if self.is_fresh else {name: spec.tile for name, spec in specs.items()}
+        fresh = tensors.keys() if self.is_fresh else readable.made
+        tiles = {name: spec.tile for name, spec in specs.items() if name not in fresh}
         direct = directly_filled(tensors, groups, tiles, readable.elsewhere)
         buffers = self.staging.buffers({n: t for n, t in tensors.items() if n not in direct})
         mine = [
-            replace(one, waits=one.tensor in direct and not self.is_fresh)
+            replace(one, waits=one.tensor in direct and one.tensor not in fresh)
             for one in reads(groups, self.ranks.rank, {**buffers, **direct})
         ]
         try:
@@ -381,7 +384,7 @@ def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor])
 def directly_filled(
     tensors: Mapping[str, Tensor],
     groups: Iterable[ReadGroup],
-    tiles: Mapping[str, Shape] | None,
+    tiles: Mapping[str, Shape],
     elsewhere: Collection[str],
 ) -> dict[str, Tensor]:
     """Returns the live tensors that need no staging buffer, since the checked chunks are copied
@@ -391,9 +394,9 @@ def directly_filled(
     Args:
         tensors: the live tensors, by name.
         groups: groups of this rank.
-        tiles: if chunks are kept, the extents of the tiles of each tensor, of which a chunk is one
-            or a part: tensors that need parts of chunks are left out, as whole chunks would take
-            more memory than buffers. None: none are kept.
+        tiles: the extents of the tiles, of which a chunk is one or a part, of each tensor whose
+            chunks are kept: those that need parts of chunks are left out, as whole chunks would
+            take more memory than buffers.
         elsewhere: names of tensors that are filled before the live ones.
     """
     cells = [cells_of(tensor) for tensor in tensors.values()]
@@ -410,7 +413,7 @@ def directly_filled(
         if name in fitting
         and name not in elsewhere
         and (
-            tiles is None
+            name not in tiles
             or all(is_on_grid(part.box, tensors[name].shape, tiles[name]) for part in parts)
         )
     }

@@ -28,8 +28,8 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; not in mmap's constants
 _PART = 16 << 20  # bytes that one thread populates at a time
 
-_madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # releases the GIL
-_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
+madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # releases the GIL
+madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
 
 
 class Arena:
@@ -150,7 +150,7 @@ class Arena:
             ValueError: they are not all inside the arena, or it is closed.
         """
         part = self.view(start, stop - start)
-        if _madvise(part.ctypes.data, part.size, _MADV_POPULATE_READ) != 0:
+        if madvise(part.ctypes.data, part.size, _MADV_POPULATE_READ) != 0:
             return False
         first, last = self._mapped
         self._mapped = (first if last == start else start, stop)
@@ -208,7 +208,7 @@ class Arena:
         """Populate the pages by madvise. Returns whether the kernel supports that."""
 
         def populate(part: NDArray[np.uint8]) -> bool:
-            if _madvise(part.ctypes.data, part.size, _MADV_POPULATE_WRITE) == 0:
+            if madvise(part.ctypes.data, part.size, _MADV_POPULATE_WRITE) == 0:
                 return True
             code = ctypes.get_errno()
             if code == errno.EINVAL:

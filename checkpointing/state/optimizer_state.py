@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,9 +37,14 @@ from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
 from checkpointing.format.values.branch_kinds import escaped, unescaped
 from checkpointing.format.values.json_values import Json, decode, encode
+from checkpointing.state.expected_optimizer_state import state_after_step
 from checkpointing.state.optimizer_step import parameters_of, stepped_once
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import Branch, Leaves, flatten, is_branch, join, named_twice
+from checkpointing.state.unfilled_tensors import unfilled_like
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 logger = logging.getLogger("checkpointing")
 
@@ -136,6 +141,11 @@ class OptimizerItem:
         self._is_known = False  # whether the checkpoint has anything of the optimizer
         self._made: dict[Tensor, dict[str, Any]] | None = None
         self._present: Branch | None = None  # the tree of the state that it had at `expected`
+        # what `expected` has made of the state to come; nothing uses its tensors yet
+        self._to_come: Mapping[Tensor, Mapping[str, Any]] = {}
+        self.made: list[Tensor] = []
+        """The tensors that the last `to_load` has made: until `load`, nothing needs their
+        content."""
         groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
         # parameters whose step count is on their device
         self._counted_on_device = {p for group in groups for p in group["params"]}
@@ -202,6 +212,9 @@ class OptimizerItem:
         if self._optimizer.state:
             self._present = self.to_save()
             return self._present
+        if (known := state_after_step(self._optimizer)) is not None:
+            self._to_come = known
+            return Branch(self._tree(known, {}))
         with stepped_once(self._optimizer):
             made, own = self._states(), copy.deepcopy(self._own())
         return Branch(self._tree(made, own))
@@ -213,6 +226,7 @@ class OptimizerItem:
             stored: what the checkpoint has of this optimizer, by the names of leaves that the
                 module docstring lists.
         """
+        self.made = []
         if self._present is not None and self._is_as_stored(self._present, stored):
             self._known, self._is_known, self.problems = set(self._names), True, []
             return self._present
@@ -254,6 +268,7 @@ class OptimizerItem:
     def load(self, tree: Mapping[str, Any]) -> None:
         """Load the tree of `to_load` or `expected`, which now has the loaded content. Parameters of
         which the checkpoint has nothing are not changed."""
+        self._to_come, self.made = {}, []
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         by_kind = {STATE: loaded, OPTIONS: options}
@@ -309,9 +324,9 @@ class OptimizerItem:
         return tree
 
     def _own_tensor(self, live: object, spec: Spec, where: str | None) -> Tensor:
-        shape, dtype = spec
-        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+        if _fits(live, spec):
             return live
+        shape, dtype = spec
         device = "cpu" if where == "cpu" else self._device
         return torch.zeros(shape, dtype=torch_dtype(dtype), device=device)
 
@@ -420,7 +435,8 @@ class OptimizerItem:
         if leaf in stored.values:
             return None  # values are decoded, not loaded into
         if leaf in stored.tensors:
-            return self._tensor(parameter, key, stored.tensors[leaf], live)
+            made = None if live is not None else self._to_load_of(parameter, key)
+            return self._tensor(parameter, key, stored.tensors[leaf], live, made)
         outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
         below = [one for one in (*stored.tensors, *stored.values) if one.startswith(f"{leaf}/")]
         shape = decode(outline) if outline is not None else _guessed(leaf, below)
@@ -436,16 +452,30 @@ class OptimizerItem:
             return torch.zeros(shape, dtype=torch_dtype(dtype), device=parameter.device)
         return None if leaf in stored.values else value
 
-    def _tensor(self, parameter: Tensor, key: str, spec: Spec, live: object) -> Tensor:
+    def _to_load_of(self, parameter: Tensor, key: str) -> Tensor | None:
+        """Returns the tensor of the parameter's shape that `expected` has made for this key."""
+        made = self._to_come.get(parameter, {}).get(key)
+        is_like = isinstance(made, Tensor) and made.dim() > 0 and made.shape == parameter.shape
+        return made if is_like else None
+
+    def _tensor(
+        self, parameter: Tensor, key: str, spec: Spec, live: object, unused: object = None
+    ) -> Tensor:
         """Returns a tensor of this global shape and dtype, sharded as the parameter is if it has
-        its shape; the existing one, if it fits."""
-        shape, dtype = spec
-        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+        its shape: the existing one or the unused one, if it fits, or else a new one."""
+        if _fits(live, spec):
             return live
+        shape, dtype = spec
         kind = torch_dtype(dtype)
+        made = unused if _fits(unused, spec) else self._new_tensor(parameter, key, shape, kind)
+        self.made.append(made)
+        return made
+
+    def _new_tensor(
+        self, parameter: Tensor, key: str, shape: tuple[int, ...], kind: torch.dtype
+    ) -> Tensor:
         if key != _COUNT and shape == tuple(parameter.shape):
-            with torch.no_grad():
-                return torch.zeros_like(parameter, dtype=kind, requires_grad=False)
+            return unfilled_like(parameter, kind)
         if key != _COUNT and is_dtensor(parameter):
             if self._made is None:
                 self._made = self._make()
@@ -570,6 +600,11 @@ class OptimizerItem:
             group = stored.values.get(f"{GROUP}{name}")
             shown.append((key, group if is_tensor else _as_floats(stored.values.get(leaf))))
         return repr(shown)
+
+
+def _fits(value: object, spec: Spec) -> TypeIs[Tensor]:
+    """Whether `value` is a tensor of this global shape and dtype."""
+    return isinstance(value, Tensor) and (tuple(value.shape), dtype_name(value.dtype)) == spec
 
 
 def _as_floats(value: Json) -> Json:

@@ -29,7 +29,7 @@ def stepped_once(optimizer: Optimizer) -> Iterator[None]:
                 lr = group["lr"]
                 group["lr"] = torch.zeros_like(lr) if isinstance(lr, Tensor) else 0.0
         if is_empty:
-            _step(optimizer)
+            step_quietly(optimizer)
         yield
     finally:
         for state in before.values() if is_empty else ():
@@ -43,7 +43,7 @@ def stepped_once(optimizer: Optimizer) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def _step(optimizer: Optimizer) -> None:
+def step_quietly(optimizer: Optimizer) -> None:
     """Step the optimizer without its hooks and the counts of schedulers. One that needs a closure
     creates no state."""
     step: Any = type(optimizer).step

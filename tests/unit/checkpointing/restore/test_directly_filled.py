@@ -31,7 +31,7 @@ def _filled(*, keeps: bool) -> set[str]:
     shared = {"on several ranks": parts.pop("on several ranks")}
     groups = [ReadGroup((1,), (parts,)), ReadGroup((0, 1), ({}, shared))]
     tensors = _TENSORS | {name: torch.zeros(10, 7) for name in _PARTS}
-    tiles = dict.fromkeys(tensors, _TILE) if keeps else None
+    tiles = dict.fromkeys(tensors if keeps else (), _TILE)
     return {*directly_filled(tensors, groups, tiles, {"before the others"})}
 
 
