@@ -21,11 +21,12 @@
 
 "hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
 is allocated after it has returned. "hpckit, fresh" is the same with `is_fresh=True`, as hpckit's
-own trainer calls it: what is checked goes into the state immediately. "hpckit" is another one of
-the same `Checkpointer`, which changes nothing before everything is checked, as "hpckit, first". All
-arms load into a state that holds zeros before, and what they have loaded is compared with what was
-saved, outside the time. *..._processor* are the same in processor time of the trainer's process, of
-all its threads, on a machine that others use.
+own trainer calls it: what is checked goes into the state immediately. "hpckit, unstepped" and
+"hpckit, unstepped, fresh" are both for a trainer whose optimizer has not stepped, so that its state
+does not exist. "hpckit" is another one of the same `Checkpointer`, which changes nothing before
+everything is checked, as "hpckit, first". All other arms load into a state that holds zeros before,
+and what they have loaded is compared with what was saved, outside the time. *..._processor* are the
+same in processor time of the trainer's process, of all its threads, on a machine that others use.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
+from torch.optim import AdamW
 
 from benchmarks.checkpoint.bare_restores import BareCopies, BareReads
 from benchmarks.checkpoint.dcp_saves import Sync, alone
@@ -49,7 +52,7 @@ from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import forget, touch
 from benchmarks.common.scratch import scratch
-from benchmarks.common.training_model import holding
+from benchmarks.common.training_model import holding, unstepped
 from benchmarks.common.training_state import TrainingState
 from benchmarks.store.store_writers import write_plainly
 
@@ -121,12 +124,14 @@ class RestoreBench:
         self.processor_s = 0.0  # processor time of this process in the arm that ran last
         self._state, self._folder = state, folder
         self._saved = {name: array.copy() for name, array in state.arrays.items()}
+        self._saved_tensors = {n: t.clone() for n, t in self.trained.tensors.items()}
         self._bare_copies: BareCopies | None = None
         self._from_disk: list[SaveMethod] = []
         self._plain, self._left = folder / "plain", folder / "left"
         self._bare_reads = BareReads(state, self._plain)
         # two, for a trainer that comes to a run takes the place of the one that is there
         self._root, self._first_root = folder / "store", folder / "store-first"
+        self._unstepped_root = folder / "store-unstepped"  # of an optimizer of torch's own class
 
     @property
     def nbytes(self) -> int:
@@ -151,8 +156,13 @@ class RestoreBench:
     def save(self, more: list[SaveMethod]) -> None:
         """Restores once with every method."""
         write_plainly(self._state, self._plain)
-        for root in (self._root, self._first_root):
-            saver = HpckitSaveMethod("hpckit", root, self.trained, compress=False)
+        of_torch = holding(self._state, AdamW)
+        for root, trained in (
+            (self._root, self.trained),
+            (self._first_root, self.trained),
+            (self._unstepped_root, of_torch),
+        ):
+            saver = HpckitSaveMethod("hpckit", root, trained, compress=False)
             saver.save()
             saver.wait()
             saver.close()
@@ -171,6 +181,8 @@ class RestoreBench:
             KEPT: partial(self._timed, bare.read_checked, cold=cold),
             "hpckit, first": partial(self._first, cold=cold, is_fresh=False),
             "hpckit, fresh": partial(self._first, cold=cold, is_fresh=True),
+            "hpckit, unstepped": partial(self._unstepped, cold=cold, is_fresh=False),
+            "hpckit, unstepped, fresh": partial(self._unstepped, cold=cold, is_fresh=True),
         }
         return arms | {
             way.name: partial(self._timed, way.load, cold=cold) for way in self._from_disk
@@ -239,6 +251,18 @@ class RestoreBench:
         )
         seconds = self._timed(way.load, cold=cold)
         way.close()
+        return seconds
+
+    def _unstepped(self, *, cold: bool, is_fresh: bool) -> float:
+        trained = unstepped(self._state)
+        way = HpckitSaveMethod(
+            "hpckit, unstepped", self._unstepped_root, trained, restore=False, is_fresh=is_fresh
+        )
+        seconds = self._timed(way.load, cold=cold, fills=False)
+        way.close()
+        for name, tensor in trained.tensors.items():
+            if not torch.equal(tensor, self._saved_tensors[name]):
+                raise AssertionError(f"{name} is not what was saved")
         return seconds
 
 

@@ -51,7 +51,7 @@ class StillAdamW(AdamW):
         return None
 
 
-def holding(made: TrainingState) -> TrainedModel:
+def holding(made: TrainingState, optimizer_class: type[AdamW] = StillAdamW) -> TrainedModel:
     """Returns a model that only holds weights, and its optimizer, of which a step changes nothing.
     They share the memory of `made`: `made.step()` changes them."""
     model = nn.Module()
@@ -67,9 +67,18 @@ def holding(made: TrainingState) -> TrainedModel:
                 "exp_avg": torch.from_numpy(made.arrays[f"{of}.exp_avg"]),
                 "exp_avg_sq": torch.from_numpy(made.arrays[f"{of}.exp_avg_sq"]),
             }
-    optimizer = StillAdamW(model.parameters(), lr=1e-4)
+    optimizer = optimizer_class(model.parameters(), lr=1e-4)
     optimizer.state.update(moments)
     return TrainedModel(model, optimizer)
+
+
+def unstepped(made: TrainingState) -> TrainedModel:
+    """Returns a model of zeros with the parameters of `holding(made)`, and an AdamW that has not
+    stepped, as a trainer has them when it starts."""
+    model = nn.Module()
+    for name, parameter in holding(made).model.named_parameters():
+        model.register_parameter(name, nn.Parameter(torch.zeros_like(parameter)))
+    return TrainedModel(model, AdamW(model.parameters(), lr=1e-4))
 
 
 def gpt(nbytes: int, width: int, seq_len: int) -> TrainedModel:

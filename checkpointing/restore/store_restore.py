@@ -46,7 +46,7 @@ class RestoredCheckpoint:
         distrusted: packs in which damage was found.
         groups: groups of this rank.
         buffers: tensors whose content is in the staging buffers, by name.
-        direct: tensors that get theirs from `content`; those with nothing to keep have it.
+        direct: tensors that get theirs from `content`; those that need not wait have it.
     """
 
     checkpoint: Checkpoint
@@ -72,7 +72,7 @@ class _Readable:
     inventory: Inventory
     tensors: Mapping[str, Tensor]  # the live tensors
     elsewhere: Collection[str]  # names of tensors that are filled before the live ones
-    made: Collection[str]  # names of tensors that are not live yet
+    unused: Collection[str]  # names of tensors that nothing uses yet
     structure: Structure  # the structure of the tensors
 
 
@@ -285,8 +285,8 @@ class Restorer:
         # tensors that the checkpoint does not have are reported separately
         fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
         found = structure(fitting, ())
-        elsewhere, made = target.elsewhere(), target.made()
-        return None, _Readable(checkpoint, inventory, tensors, elsewhere, made, found)
+        elsewhere, unused = target.elsewhere(), target.unused()
+        return None, _Readable(checkpoint, inventory, tensors, elsewhere, unused, found)
 
     def _opened(self, stored: StoredManifest) -> tuple[Checkpoint, Inventory]:
         candidate = self._opened_candidate
@@ -314,7 +314,7 @@ class Restorer:
         """Read this rank's share, for itself and for others. Returns why not, if it is damaged."""
         tensors = readable.tensors
         specs = readable.checkpoint.tensors()
-        fresh = tensors.keys() if self.is_fresh else readable.made
+        fresh = tensors.keys() if self.is_fresh else readable.unused
         tiles = {name: spec.tile for name, spec in specs.items() if name not in fresh}
         direct = directly_filled(tensors, groups, tiles, readable.elsewhere)
         buffers = self.staging.buffers({n: t for n, t in tensors.items() if n not in direct})

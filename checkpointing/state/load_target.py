@@ -82,12 +82,12 @@ class LoadTarget:
         values = frozenset(self.leaves.values) - {RECORD}
         return StateRequirements(specs, values, tuple(self._problems), covered)
 
-    def made(self) -> set[str]:
-        """Returns the names of the tensors that `form` has made, which nothing uses before
-        `finish`: whatever becomes of the load, their content need not be kept."""
+    def unused(self) -> set[str]:
+        """Returns the names of tensors that nothing uses before `finish`: they may be filled before
+        everything is checked."""
         items = self._items.values()
-        made = {id(t) for item in items if isinstance(item, OptimizerItem) for t in item.made}
-        return {name for name, tensor in self.leaves.tensors.items() if id(tensor) in made}
+        found = {id(t) for item in items if isinstance(item, OptimizerItem) for t in item.unused}
+        return {name for name, tensor in self.leaves.tensors.items() if id(tensor) in found}
 
     def elsewhere(self) -> set[str]:
         """Returns the names of the tensors that `choose` needs, which are not live ones."""

@@ -141,11 +141,10 @@ class OptimizerItem:
         self._is_known = False  # whether the checkpoint has anything of the optimizer
         self._made: dict[Tensor, dict[str, Any]] | None = None
         self._present: Branch | None = None  # the tree of the state that it had at `expected`
-        # what `expected` has made of the state to come; nothing uses its tensors yet
+        # the state that `expected` has made; nothing uses its tensors before `load`
         self._to_come: Mapping[Tensor, Mapping[str, Any]] = {}
-        self.made: list[Tensor] = []
-        """The tensors that the last `to_load` has made: until `load`, nothing needs their
-        content."""
+        self.unused: list[Tensor] = []
+        """Tensors of the tree of the last `to_load` that nothing uses before `load`."""
         groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
         # parameters whose step count is on their device
         self._counted_on_device = {p for group in groups for p in group["params"]}
@@ -226,7 +225,7 @@ class OptimizerItem:
             stored: what the checkpoint has of this optimizer, by the names of leaves that the
                 module docstring lists.
         """
-        self.made = []
+        self.unused = []
         if self._present is not None and self._is_as_stored(self._present, stored):
             self._known, self._is_known, self.problems = set(self._names), True, []
             return self._present
@@ -268,7 +267,7 @@ class OptimizerItem:
     def load(self, tree: Mapping[str, Any]) -> None:
         """Load the tree of `to_load` or `expected`, which now has the loaded content. Parameters of
         which the checkpoint has nothing are not changed."""
-        self._to_come, self.made = {}, []
+        self._to_come, self.unused = {}, []
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         by_kind = {STATE: loaded, OPTIONS: options}
@@ -435,8 +434,8 @@ class OptimizerItem:
         if leaf in stored.values:
             return None  # values are decoded, not loaded into
         if leaf in stored.tensors:
-            made = None if live is not None else self._to_load_of(parameter, key)
-            return self._tensor(parameter, key, stored.tensors[leaf], live, made)
+            unused = self._unused_of(parameter, key) if live is None else None
+            return self._tensor(parameter, key, stored.tensors[leaf], live, unused)
         outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
         below = [one for one in (*stored.tensors, *stored.values) if one.startswith(f"{leaf}/")]
         shape = decode(outline) if outline is not None else _guessed(leaf, below)
@@ -452,7 +451,7 @@ class OptimizerItem:
             return torch.zeros(shape, dtype=torch_dtype(dtype), device=parameter.device)
         return None if leaf in stored.values else value
 
-    def _to_load_of(self, parameter: Tensor, key: str) -> Tensor | None:
+    def _unused_of(self, parameter: Tensor, key: str) -> Tensor | None:
         """Returns the tensor of the parameter's shape that `expected` has made for this key."""
         made = self._to_come.get(parameter, {}).get(key)
         is_like = isinstance(made, Tensor) and made.dim() > 0 and made.shape == parameter.shape
@@ -468,7 +467,7 @@ class OptimizerItem:
         shape, dtype = spec
         kind = torch_dtype(dtype)
         made = unused if _fits(unused, spec) else self._new_tensor(parameter, key, shape, kind)
-        self.made.append(made)
+        self.unused.append(made)
         return made
 
     def _new_tensor(

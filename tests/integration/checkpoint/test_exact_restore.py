@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -37,6 +38,7 @@ from tests.integration.checkpoint.store_damage import (
 )
 from tests.integration.service.running_services import pid_of
 from tests.stopped_processes import stop
+from tests.unit.checkpointing.plain import same
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -317,6 +319,44 @@ def test_damage_is_passed_over_and_reaches_no_state(tmp_path: Path, *, is_fresh:
     if not is_fresh:
         assert (found.weight == 5).all()
         assert (found.bias == 6).all()
+
+
+def with_adamw(content: float) -> dict[str, Any]:
+    """A model whose parameters are all `content`, and an optimizer that has not stepped."""
+    model = nn.Linear(64, 64)
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, content)
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
+
+
+def test_damage_reaches_no_trainer_that_has_not_stepped_yet(tmp_path: Path) -> None:
+    """The state of its optimizer is read into tensors that nothing else uses, before everything is
+    checked; its parameters wait, and are what they were if nothing can be used."""
+    saved = with_adamw(1)
+    for step in (1, 2):
+        for parameter in saved["model"].parameters():
+            parameter.grad = torch.rand_like(parameter)
+        saved["optimizer"].step()
+        if step == 1:
+            wanted = [copy.deepcopy(one.state_dict()) for one in saved.values()]
+        save_one(tmp_path, step, saved)
+    damage_newest(tmp_path)
+    found = with_adamw(5)
+    with closing(Checkpointer(tmp_path, run="r")) as ckpt:
+        assert ckpt.restore(found) == 1
+    for one, its in zip(found.values(), wanted, strict=True):
+        assert same(one.state_dict(), its, ordered=False)
+    for pack in packs_of(tmp_path, committed_in(tmp_path)[0]):
+        flip_byte(pack, len(b"HPKPACK1"))
+    again = with_adamw(5)
+    with (
+        closing(Checkpointer(tmp_path, run="r")) as ckpt,
+        pytest.raises(CheckpointError, match="no checkpoint of run 'r'"),
+    ):
+        ckpt.restore(again)
+    assert all((parameter == 5).all() for parameter in again["model"].parameters())
+    assert all(parameter.grad is None for parameter in again["model"].parameters())
+    assert not again["optimizer"].state
 
 
 def test_the_memory_of_saves_is_allocated_once_a_restore_has_ended(tmp_path: Path) -> None:
