@@ -158,7 +158,7 @@ def test_what_is_not_known_is_left_to_a_whole_step(make: Callable[[], Optimizer]
 
 def test_a_state_of_another_form_is_left_to_a_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a later torch, or of one that a program has changed."""
-    real = AdamW._init_group  # type: ignore[attr-defined]
+    real = AdamW._init_group
     for extra in (torch.zeros(3, 1), torch.zeros(2), [torch.zeros(3, 3)], object()):
 
         def init(
