@@ -22,7 +22,8 @@ def unfilled_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         made = torch.empty_like(tensor, dtype=dtype, requires_grad=False)
     held = held_tensor(made)
     if held.is_cpu and held.nbytes >= _LARGE:
-        start = held.data_ptr() + -held.data_ptr() % PAGE
+        start, end = held.data_ptr(), held.data_ptr() + held.nbytes
+        start -= start % PAGE  # what the allocator notes in this page is not changed by advice
         # a kernel without huge pages answers with an error, and uses others
-        madvise(start, (held.data_ptr() + held.nbytes - start) // PAGE * PAGE, mmap.MADV_HUGEPAGE)
+        madvise(start, end - start, mmap.MADV_HUGEPAGE)
     return made
