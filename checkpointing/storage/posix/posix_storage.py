@@ -125,6 +125,8 @@ class PosixStorage:
         check_prefix(prefix)
         found = self._run("list", f"{self._root}/{prefix}", lambda: self._list(prefix))
         objects = [entry for entry, temporary in found if not temporary]
+        if any("/" not in entry.key[len(prefix) :] for entry in objects):
+            self._note_durable(f"{self._root}/{prefix}".rstrip("/"))
         return sorted(objects, key=lambda entry: entry.key)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -274,6 +276,16 @@ class PosixStorage:
             files.make_dir(self._sys, folder)
         with self._lock:
             self._ready.add(folder)
+
+    def _note_durable(self, folder: str) -> None:
+        """Note that a directory in which an object lies is durable, and so are those above it: the
+        writer of the object has made them so before it created a file there. The root is left to
+        `_make_ready`, since a user may have moved it."""
+        with self._lock:
+            if self._root in self._ready:
+                while folder != self._root:
+                    self._ready.add(folder)
+                    folder = files.parent(folder)
 
     def _read(self, path: str, start: int, length: int | None) -> bytearray:
         return self._found(path, lambda: self._read_once(path, start, length))

@@ -25,6 +25,7 @@ SCALE = 1000  # bytes that each byte of a step stands for, so that some are more
 AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
 
 Step = tuple[str, str, bytes]  # operation, key, content
+UNCHANGING = "list"  # the operation that lists the key's folder
 
 
 def storage_on(disk: LossyDisk) -> PosixStorage:
@@ -40,10 +41,13 @@ class Ledger:
 
     def begin(self, step: Step) -> None:
         operation, key, data = step
-        self.may[key] |= {None if operation == "delete" else data}
+        if operation != UNCHANGING:
+            self.may[key] |= {None if operation == "delete" else data}
 
     def end(self, step: Step, holds: bool) -> None:
         operation, key, data = step
+        if operation == UNCHANGING:
+            return
         if holds:
             self.may[key] = {None if operation == "delete" else data}
         else:
@@ -65,7 +69,9 @@ def do(storage: Storage, step: Step) -> bool:
     operation, key, data = step
     if operation == "create":
         return storage.create(key, data)
-    if operation == "delete":
+    if operation == UNCHANGING:
+        storage.list(key[: key.rfind("/") + 1])
+    elif operation == "delete":
         storage.delete([key])
     elif operation == "put" and content(storage, key) is None:
         storage.put(key, [data[:2], b"", data[2:]])
@@ -85,7 +91,7 @@ def run(disk: LossyDisk, steps: list[Step], ledger: Ledger) -> None:
 
 
 def a_step() -> st.SearchStrategy[Step]:
-    operations = st.sampled_from(("put", "create", "replace", "delete"))
+    operations = st.sampled_from(("put", "create", "replace", "delete", UNCHANGING))
     contents = st.binary(min_size=1, max_size=9).map(lambda data: data * SCALE)
     return st.tuples(operations, st.sampled_from(KEYS), contents)
 
@@ -166,6 +172,57 @@ def test_the_order_of_calls(operation: str) -> None:
     temporary = next(call for call in calls if call.startswith("create")).split()[1]
     assert calls.index(f"fsync {temporary}") < calls.index(f"close {temporary}") < final
     assert final < len(calls) - 1 - calls[::-1].index(f"fsync {ROOT}/packs/aa")
+
+
+def folders_synced(disk: LossyDisk, key: str) -> list[str]:
+    """Returns the folders that are fsynced while a storage that has just been opened lists the
+    folder of `key` and creates an object of that key."""
+    storage = storage_on(disk)
+    storage.replace("clock", b"")  # as whoever opens a store
+    disk.calls.clear()
+    storage.list(key[: key.rfind("/") + 1])
+    storage.create(key, b"data")
+    synced = [call.removeprefix("fsync ") for call in disk.calls if call.startswith("fsync ")]
+    return [path.removeprefix(f"{ROOT}/") for path in synced if not path.endswith(".tmp")]
+
+
+ALL_FOLDERS = [ROOT, "runs", "runs/a", "runs/a/owners"]
+
+
+def test_a_folder_with_an_object_is_durable_when_it_is_listed() -> None:
+    disk = LossyDisk()
+    assert folders_synced(disk, "runs/a/owners/1") == ALL_FOLDERS
+    assert folders_synced(disk, "runs/a/owners/2") == ALL_FOLDERS[-1:]
+    # one of which nothing was listed but a folder above
+    assert folders_synced(disk, "runs/a/steps/1") == [*ALL_FOLDERS[:-1], "runs/a/steps"]
+
+
+@pytest.mark.parametrize("last", ["mkdir", "create", "writev", "fsync"])
+def test_a_folder_that_a_dead_process_left_without_an_object_is_made_durable(last: str) -> None:
+    """It may have died between creating the folder and making its name durable."""
+    disk = LossyDisk()
+
+    def stop(call: str) -> None:
+        if call.startswith(last) and "/owners" in call:
+            disk.stop_at = len(disk.calls)
+
+    disk.fail = stop
+    with pytest.raises(PowerLossError):
+        storage_on(disk).create("runs/a/owners/1", b"data")
+    disk.kill()
+    disk.fail = lambda call: None
+    assert folders_synced(disk, "runs/a/owners/2") == ALL_FOLDERS
+
+
+def test_a_root_that_a_user_has_moved_is_made_durable() -> None:
+    disk = LossyDisk()
+    storage_on(disk).create("runs/a/owners/1", b"data")
+    storage = storage_on(disk)
+    disk.calls.clear()
+    storage.list("runs/a/owners/")
+    storage.create("runs/a/owners/2", b"data")
+    above = ROOT.rpartition("/")[0]
+    assert next(call for call in disk.calls if call.startswith("fsync ")) == f"fsync {above}"
 
 
 def test_the_simulator_loses_what_was_not_made_durable() -> None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -21,6 +22,7 @@ from checkpointing.store.sessions.run_takeover import take_over
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.write.chunk_index import RunChunkIndex
+from tests.services.power_loss import LossyDisk, PowerLossError
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 from tests.unit.checkpointing.store.schedules.actors import Facts
@@ -149,6 +151,57 @@ def test_an_owner_that_cannot_be_read_is_one_all_the_same(root: str) -> None:
     other.store.storage.replace(object_keys.owner(RUN, 2), b"{")
     with pytest.raises(SaveError, match=re.escape("took over the run 'a': end this one")):
         one.save(1)
+
+
+def store_on(disk: LossyDisk) -> Store:
+    """A store as a process opens it that is about to save."""
+    storage = PosixStorage("/scratch/store", syscalls=disk)
+    storage.replace("leases/clock", b"")
+    return Store.at(storage, create=True)
+
+
+def test_the_record_of_an_owner_is_durable_before_its_name_and_its_name_before_all_else() -> None:
+    disk = LossyDisk()
+    take_over(store_on(disk), RUN)
+    store = store_on(disk)
+    disk.calls.clear()
+    take_over(store, RUN)
+    changes = ("mkdir", "create", "writev", "fsync", "link", "rename", "unlink", "scandir")
+    calls = [call.split() for call in disk.calls if call.startswith(changes)]
+    folder = "/scratch/store/runs/a/owners"
+    temporary = next(path for verb, path in calls if verb == "create")
+    made = [call for call in calls if call[0] != "writev" and "/leases" not in call[1]]
+    assert [[verb, path.rstrip("/")] for verb, path in made] == [
+        ["scandir", folder],
+        ["create", temporary],
+        ["fsync", temporary],
+        ["link", f"{folder}/0000000002"],
+        ["unlink", temporary],
+        ["fsync", folder],
+    ]
+    assert calls.index(["fsync", folder]) < calls.index(["scandir", "/scratch/store/leases/"])
+
+
+def test_after_a_power_cut_an_owner_is_known_wherever_the_one_before_was_killed() -> None:
+    killed_at = 0
+    while True:
+        disk = LossyDisk()
+        store = store_on(disk)
+        disk.stop_at = len(disk.calls) + killed_at
+        try:
+            take_over(store, RUN)
+        except PowerLossError:
+            is_over = False
+        else:
+            is_over = True
+        disk.kill()
+        number = take_over(store_on(disk), RUN).owner
+        for cut in range(4):
+            after = store_on(disk.power_cut(Random(cut)))
+            assert run_ownership.newest(after, RUN) == number, f"killed at call {killed_at}"
+        if is_over:
+            return
+        killed_at += 1
 
 
 def test_of_two_that_take_over_at_the_same_moment_one_is_the_last() -> None:
