@@ -95,31 +95,39 @@ def own(found: Iterable[HeldSnapshot], whole: CompleteSnapshot, rank: int) -> He
     )
 
 
-def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a snapshot from its slot into live tensors.
+def prepare_load(
+    arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tensor]
+) -> Callable[[], None]:
+    """Prepare to copy a snapshot from its slot into live tensors. Returns the function that copies
+    it, before which nothing changes.
 
     Args:
         start: offset of its slot in bytes.
         planned: the plan by which it was staged.
 
     Raises:
-        ValueError: it does not lie in the arena; nothing has changed then.
+        ValueError: it does not lie in the arena.
     """
     memory = arena.view(start, planned.layout.end)  # checks that it is there
     reads: list[Callable[[], None]] = []
     read, targets, offsets = list[Tensor](), list[Tensor](), list[int]()
     there = [cells_of(tensors[name], part.local) for name, part in planned.parts]
     for place, cells, is_apart in zip(planned.layout.places, there, apart(there), strict=True):
-        is_large = cells.nbytes >= SMALL and is_apart
+        is_large = is_apart and cells.nbytes >= SMALL
         if is_large and is_plain(cells) and cells.is_contiguous():
             reads += _reads(arena, start + place.start, cells)
             read.append(cells)
         else:
             targets.append(cells)
             offsets.append(place.start)
-    copy_quickly(targets, places_for(memory, offsets, targets))
-    in_threads(reads)
-    note_written(read)
+    sources = places_for(memory, offsets, targets)
+
+    def copy_all() -> None:
+        copy_quickly(targets, sources)
+        in_threads(reads)
+        note_written(read)
+
+    return copy_all
 
 
 def _reads(arena: Arena, start: int, cells: Tensor) -> Iterator[Callable[[], None]]:

@@ -123,13 +123,14 @@ class Resumer:
     def resume(self, state: dict[str, Any]) -> RestoreResult | None:
         """Load the newest snapshot or checkpoint; returns None if there is none. Raises as
         `Checkpointer.restore`."""
+        asked = self._client.begin_snapshots()  # answered beside the plan
         with collector_paused():
             with self._ranks.expect_all("restoring"):
                 target = self._ranks.all_or_none(lambda: LoadTarget(state))
             self._ranks.all_or_none(target.expect)
             planned = self._planner.plan(target.leaves, optimizers(state))
         try:
-            left = self._ranks.all_or_none(self._client.snapshots)
+            left = self._ranks.all_or_none(asked)
             whole = self._chooser.choose(left, planned)
             with collector_paused():
                 if whole is not None:
@@ -156,12 +157,13 @@ class Resumer:
         taken_over = self._restorer.begin_take_over(known=self._chooser.catalog)
         try:
             self._preparer.begin(planned, target.leaves, optimizers(state))
+            copy = self._prepare_copy(left, whole, planned, into)
             if is_early:
-                self._copy(left, whole, planned, into)
+                copy()
         finally:
             taken_over()
         if not is_early:
-            self._copy(left, whole, planned, into)
+            copy()
         if is_shared:
             broadcast_reads(self._ranks, groups, into)
         self._load_into_state(target, into if is_shared else {}, inventory, lambda: None)
@@ -180,18 +182,23 @@ class Resumer:
             self._staging.lend(memory)
         return self._from_store(target)
 
-    def _copy(
+    def _prepare_copy(
         self,
         left: ServiceMemory,
         whole: CompleteSnapshot,
         planned: SavePlan,
         into: Mapping[str, Tensor],
-    ) -> None:
-        """Copy this rank's part of the snapshot."""
+    ) -> Callable[[], None]:
+        """Returns the function that copies this rank's part of the snapshot."""
         part = self._chooser.own_part(left, whole)
-        mine, arena = part.found, part.left
-        self._mapping.stop()
-        memory_restore.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
+        start = part.found.slot * part.left.slot_bytes
+        copy = memory_restore.prepare_load(part.left.arena, start, planned, into)
+
+        def stop_and_copy() -> None:
+            self._mapping.stop()
+            copy()
+
+        return stop_and_copy
 
     def _result(
         self, left: ServiceMemory, whole: CompleteSnapshot, planned: SavePlan

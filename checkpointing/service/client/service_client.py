@@ -252,7 +252,24 @@ class ServiceClient:
         Raises:
             ServiceError: the service does not answer, or has ended and cannot be started again.
         """
-        return load_service_memory(self._ask("snapshots"), self._rank)
+        return self.begin_snapshots()()
+
+    def begin_snapshots(self) -> Callable[[], ServiceMemory]:
+        """Ask for the snapshots without waiting. Returns the function that waits and returns them;
+        it raises as `snapshots`, and need not be called."""
+        try:
+            answer = self._present().begin_request("snapshots")
+        except ConnectionError:
+            return lambda: load_service_memory(self._ask("snapshots"), self._rank)
+
+        def finish() -> ServiceMemory:
+            try:
+                found = answer(ANSWER_S)
+            except ConnectionError:  # it has ended since
+                found = self._ask("snapshots")
+            return load_service_memory(found, self._rank)
+
+        return finish
 
     def resume(
         self,

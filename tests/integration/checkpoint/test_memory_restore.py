@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,8 @@ from checkpointing import (
 )
 from checkpointing.restore import memory_restore, store_restore
 from checkpointing.save.slot_shipper import SlotShipper
+from checkpointing.service.client.service_connection import ServiceConnection
+from checkpointing.state.load_target import LoadTarget
 from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store.sessions.run_takeover import TakeoverResult
 from tests.integration.checkpoint.single_process_saves import die, restore_one
@@ -47,6 +51,7 @@ from tests.integration.service.running_services import (
     sabotaged,
     wait_until_ended,
 )
+from tests.stopped_processes import stop
 
 WRITE_PART, COMMIT = (
     ("coordinator.rank_part_writer", "write_part"),
@@ -202,24 +207,32 @@ def test_what_does_not_fit_is_refused_and_the_memory_stays(
 def test_a_takeover_that_fails_changes_nothing_that_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fresh: bool
 ) -> None:
-    """The copy may be made beside it if the state was just built."""
+    """The copy is prepared beside it, and is made there if the state was just built."""
     ckpt = Checkpointer(tmp_path, run="r")
     ckpt.save(1, state_of(1))
     ckpt.wait()
     die(ckpt)
-    ckpt, state, copied = Checkpointer(tmp_path, run="r"), state_of(0), threading.Event()
-    load = memory_restore.load
+    ckpt, state = Checkpointer(tmp_path, run="r"), state_of(0)
+    prepared, copied = threading.Event(), threading.Event()
+    prepare = memory_restore.prepare_load
 
-    def note_copied(*args: Any) -> None:
-        load(*args)
-        copied.set()
+    def note_prepared(*args: Any) -> Callable[[], None]:
+        copy = prepare(*args)
+        prepared.set()
+
+        def note_copied() -> None:
+            copy()
+            copied.set()
+
+        return note_copied
 
     def fail(store: Store, run: str) -> TakeoverResult:
+        assert prepared.wait(60.0)
         assert copied.wait(60.0 if is_fresh else 0.0) is is_fresh
         raise StoreError("it is out of reach")
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory_restore, "load", note_copied)
+        patch.setattr(memory_restore, "prepare_load", note_prepared)
         patch.setattr(store_restore, "take_over", fail)
         with pytest.raises(StoreError, match="out of reach"):
             ckpt.restore(state, is_fresh=is_fresh)
@@ -230,6 +243,47 @@ def test_a_takeover_that_fails_changes_nothing_that_is_needed(
     ckpt.save(2, state_of(2))
     ckpt.close()
     assert committed_steps(tmp_path) == [1, 2]
+
+
+def test_four_requests_go_to_the_service_and_the_first_before_the_state_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = optimized(torch.optim.Adam, [0.1])
+    state["model"](torch.ones(3)).sum().backward()
+    state["optimizer"].step()
+    ckpt = Checkpointer(tmp_path, run="r")
+    ckpt.save(1, state)
+    ckpt.wait()
+    die(ckpt)
+    ckpt, made = Checkpointer(tmp_path, run="r"), list[str]()
+    ask, walk = ServiceConnection.begin_request, LoadTarget.__init__
+
+    def note_asked(self: ServiceConnection, kind: str, **fields: Any) -> Any:
+        made.append(kind)
+        return ask(self, kind, **fields)
+
+    def note_walked(self: LoadTarget, state: dict[str, Any]) -> None:
+        made.append("walk")
+        walk(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServiceConnection, "begin_request", note_asked)
+        patch.setattr(LoadTarget, "__init__", note_walked)
+        assert ckpt.restore(state) == 1
+    assert made == ["snapshots", "walk", "layout", "join", "resume"]
+    ckpt.close()
+
+
+def test_a_service_that_dies_while_it_is_asked_is_asked_again(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r")
+    ckpt.save(1, state_of(1))
+    ckpt.wait()
+    service = ckpt._client.status()["pid"]
+    stop(service)
+    answered = ckpt._client.begin_snapshots()
+    os.kill(service, signal.SIGKILL)
+    assert [found.step for found in answered().found] == [1]
+    ckpt.close()
 
 
 def test_a_block_that_ends_by_an_error_has_handed_its_snapshot_over(

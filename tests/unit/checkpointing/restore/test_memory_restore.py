@@ -17,10 +17,10 @@ from checkpointing.restore import memory_restore
 from checkpointing.restore.memory_restore import (
     CompleteSnapshot,
     await_durable,
-    load,
     newest_complete,
     newest_part,
     own,
+    prepare_load,
 )
 from checkpointing.save.save_plan import Planner
 from checkpointing.service.client.held_snapshots import HeldSnapshot
@@ -99,7 +99,9 @@ def test_what_was_staged_is_loaded_bit_for_bit(slot: int, monkeypatch: pytest.Mo
     pieces = planned.pieces(tensors)
     staged = stager.stage(pieces, slot)
     others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    load(stager.arena, staged.start, planned, others)
+    copy = prepare_load(stager.arena, staged.start, planned, others)
+    assert not any(torch.count_nonzero(other) for other in others.values())
+    copy()
     for name, tensor in tensors.items():
         got = others[name].contiguous().view(-1).view(torch.uint8)
         assert torch.equal(got, tensor.contiguous().view(-1).view(torch.uint8)), name
@@ -112,7 +114,7 @@ def test_nothing_is_loaded_from_an_arena_that_is_too_small() -> None:
     leaves.tensors.update(tensors)
     planned = Planner(RankGroup()).plan(leaves, [])
     with Arena.create(8192) as arena, pytest.raises(ValueError, match="are outside the arena"):
-        load(arena, 0, planned, tensors)
+        prepare_load(arena, 0, planned, tensors)
     assert tensors["first"].tolist() == [1] * 3
 
 
