@@ -257,8 +257,10 @@ def _assigned(
     heapq.heapify(heap)
     totals = np.zeros((count, len(tensor_group.holders)), np.int64)
     assigned = dict.fromkeys(sizes, 0)
-    in_all = {name: int(size.sum()) for name, size in sizes.items()}
-    for name in sorted(sizes, key=lambda name: (-in_all[name], name)) if count > 1 else sizes:
+    in_all = {name: int(size.sum()) for name, size in sizes.items()} if count > 1 else {}
+    if count == 1 and sizes:  # no choice
+        totals[0] = np.sum([*sizes.values()], axis=0)
+    for name in sorted(in_all, key=lambda name: (-in_all[name], name)):
         load, place = heap[0]
         heapq.heapreplace(heap, (load + in_all[name], place))
         assigned[name] = place

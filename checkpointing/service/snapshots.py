@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,7 +47,7 @@ class SlotBox:
     @cached_property
     def length(self) -> int:
         """The size of the box in bytes."""
-        return Box(self.offsets, self.sizes).count * element(self.dtype).itemsize
+        return math.prod(self.sizes) * element(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

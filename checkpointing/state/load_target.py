@@ -8,7 +8,7 @@ from typing import Any
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.format.values.branch_kinds import RECORD
-from checkpointing.format.values.json_values import Json, decode
+from checkpointing.format.values.json_values import SCALARS, Json, decode
 from checkpointing.state.item_adapters import (
     ModuleItem,
     PerRankItem,
@@ -60,8 +60,12 @@ class LoadTarget:
         """Decode the wanted values while nothing has changed yet; raises as `form`."""
         self._values = {}
         for name in self.leaves.values.keys() & values.keys() - {RECORD}:
+            value = values[name]
+            if type(value) in SCALARS:  # most of them, which are as they are encoded
+                self._values[name] = value
+                continue
             try:
-                self._values[name] = decode(values[name])
+                self._values[name] = decode(value)
             except (DamagedError, FormatError) as error:
                 raise type(error)(f"{name!r}: {error}") from error
 

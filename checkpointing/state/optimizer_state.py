@@ -405,11 +405,14 @@ class OptimizerItem:
             if not is_there:
                 return False
         return all(map(_options, groups)) and all(
-            _looked_up(stored.values, self._names[one], _options(group))
-            == _looked_up(stored.values, self._names[group["params"][0]], _options(group))
-            for group in groups
-            for one in group["params"][1:]
+            self._are_options_alike(group, stored.values) for group in groups
         )
+
+    def _are_options_alike(self, group: Mapping[str, Any], stored: Mapping[str, Json]) -> bool:
+        """Whether the checkpoint has all parameters of this group in one, with equal options."""
+        names, options = [self._names[one] for one in group["params"]], _options(group)
+        first = _looked_up(stored, names[0], options) if names else []
+        return all(_looked_up(stored, name, options) == first for name in names[1:])
 
     def _sorted(self, stored: Inventory) -> _Stored:
         names = set(self._names.values())

@@ -85,7 +85,9 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
         for key, child in children(tree, path):
             name, kind = start + escaped(key), type(child)
             if kind in SCALARS:  # most leaves of optimizers
-                into.put(name, encode(child, name))
+                if name in into.tensors or name in into.values:
+                    raise named_twice(name)
+                into.values[name] = encode(child, name)
             elif kind in _TENSOR_TYPES:  # most others
                 _check_tensor(child, name)
                 into.put(name, child)
@@ -101,14 +103,16 @@ def unflatten(template: Any, path: str, values: Mapping[str, Any]) -> Any:
         return template
     if not is_branch(template):
         return values[path]
-    start = join(path, "")
-    return rebuilt(
-        template,
-        [
-            (k, child if type(child) is Tensor else unflatten(child, start + escaped(k), values))
-            for k, child in children(template, path)
-        ],
-    )
+    start, found = join(path, ""), list[tuple[Any, Any]]()
+    for key, child in children(template, path):
+        kind = type(child)
+        if kind is Tensor:
+            found.append((key, child))
+        elif kind in SCALARS:  # most leaves of optimizers
+            found.append((key, values[start + escaped(key)]))
+        else:
+            found.append((key, unflatten(child, start + escaped(key), values)))
+    return rebuilt(template, found)
 
 
 def rebuilt(tree: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
