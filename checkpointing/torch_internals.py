@@ -8,10 +8,11 @@ says otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,9 +111,12 @@ def foreach_copy(
         target.copy_(source, non_blocking=non_blocking)
 
 
-def version_of(tensor: Tensor) -> int:
-    """Return the version counter of a tensor, by which torch counts in-place changes."""
-    return tensor._version
+_VERSION = attrgetter("_version")
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[int]:
+    """Return the version counter of each tensor, by which torch counts in-place changes."""
+    return list(map(_VERSION, tensors))
 
 
 def held_tensor(tensor: Tensor) -> Tensor:

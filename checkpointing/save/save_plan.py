@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from checkpointing.distributed_classes import is_dtensor
 from checkpointing.errors import OtherRankError, SaveError
 from checkpointing.format.element_types import element
 from checkpointing.format.replica_differences import Fingerprints
+from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.format.values.json_values import Json
 from checkpointing.layout.dtensor_placement import structure
@@ -66,7 +68,15 @@ class SavePlan:
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
         """Returns the live tensors' cells to stage."""
         return [
-            StagePiece(name, tensors[name], part.local, place.shape, part.box.offsets)
+            StagePiece(name, tensors[name], local, shape, offsets)
+            for name, local, shape, offsets in self._boxes
+        ]
+
+    @cached_property
+    def _boxes(self) -> list[tuple[str, Box, Shape, Shape]]:
+        """Returns what is the same at each save of the pieces: name, box, shape and offsets."""
+        return [
+            (name, part.local, place.shape, part.box.offsets)
             for (name, part), place in zip(self.parts, self.layout.places, strict=True)
         ]
 

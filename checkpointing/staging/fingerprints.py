@@ -39,7 +39,8 @@ _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
 
 _Bytes: TypeAlias = NDArray[np.uint8]
-_Kept: TypeAlias = tuple[_Bytes, int]  # pieces as they are, and the digest of what else was read
+_Kept: TypeAlias = tuple[_Bytes, int]
+"""Pieces as they are, uint8[count, PIECE], and the digest of what else was read."""
 
 
 def fingerprint(cells: Sequence[Tensor]) -> int:
@@ -84,17 +85,25 @@ class SampleMemory:
     allocate it takes longer than to read the sample."""
 
     def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        self._room = np.empty((0, PIECE), np.uint8)
+        self._counts: list[int] = []
+        self._places: list[_Bytes] = []
         self._users: list[Future[Any]] = []
 
-    def take(self, size: int) -> NDArray[np.uint8]:
-        """Returns so many bytes, the same as before, once all users of the sample before have
-        ended. They have long since, unless its save was skipped or interrupted."""
-        wait(self._users)
+    def take(self, counts: list[int]) -> list[_Bytes]:
+        """Returns room for so many pieces of each unit, uint8[count, PIECE], the same as before,
+        once all users of the sample before have ended. They have long since, unless its save was
+        skipped or interrupted."""
+        if not all(user.done() for user in self._users):
+            wait(self._users)
         self._users.clear()
-        if self._bytes.nbytes < size:
-            self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size]
+        if counts != self._counts:
+            if len(self._room) < sum(counts):
+                self._room = np.empty((sum(counts), PIECE), np.uint8)
+            ends = list(accumulate(counts))
+            self._places = [self._room[e - n : e] for e, n in zip(ends, counts, strict=True)]
+            self._counts = counts
+        return self._places
 
     def note_user(self, user: Future[Any]) -> None:
         """Record that the memory is read or written until this has ended."""
@@ -130,10 +139,7 @@ class TensorSample:
         self._stride, self._phase = stride, phase % stride
         self._memory = memory or SampleMemory()
         units = [one for _, one in _units(tensors)]
-        sizes = [self._kept_bytes(one.nbytes) for one in units]
-        room = self._memory.take(sum(sizes))
-        ends = list(accumulate(sizes))
-        places = [room[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        places = self._memory.take([self._count_kept(one.nbytes) for one in units])
         self._kept = self._read(units, places, helper)  # by unit
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
@@ -143,57 +149,61 @@ class TensorSample:
         found = (number for (number, unit), kept in pairs if not self._is_as(unit, kept))
         return list(dict.fromkeys(found))
 
-    def _kept_bytes(self, size: int) -> int:
-        """Returns how many bytes of a unit of `size` bytes are kept as they are."""
-        is_whole = self._stride == 1 or size <= max(WHOLE, self._stride * PIECE)
-        return 0 if is_whole else size // (self._stride * PIECE) * PIECE
+    def _count_kept(self, size: int) -> int:
+        """Returns how many pieces of a unit of `size` bytes are kept as they are."""
+        block = self._stride * PIECE
+        return 0 if self._stride == 1 or size <= WHOLE or size <= block else size // block
 
     def _read(
         self, units: Sequence[_Bytes], places: Sequence[_Bytes], helper: Executor | None
     ) -> list[_Kept]:
+        # Threads hand the GIL over slowly. So whatever needs it is done before, and each of the
+        # calls that copy without it is followed by another one at once.
+        pieces = [self._pieces(unit, len(place)) for unit, place in zip(units, places, strict=True)]
         left, found = deque(range(len(units))), dict[int, _Kept]()
 
         def read(numbers: Iterable[int]) -> None:
             for number in numbers:
-                found[number] = self._keep(units[number], places[number])
+                found[number] = self._keep(units[number], pieces[number], places[number])
 
         if helper is not None:
             self._memory.note_user(helper.submit(read, _taken(left.pop)))
         read(_taken(left.popleft))
         # This thread does not wait for the other one, which may not be running at the moment, and
         # may write to its place later.
-        for number in range(len(units)):
+        for number, unit in enumerate(units):
             if number not in found:
-                found[number] = self._keep(units[number], np.empty_like(places[number]))
+                found[number] = self._keep(unit, pieces[number], np.empty_like(places[number]))
         return [found[number] for number in range(len(units))]
 
-    def _keep(self, unit: _Bytes, place: _Bytes) -> _Kept:
+    def _keep(self, unit: _Bytes, pieces: _Bytes, place: _Bytes) -> _Kept:
         """Returns what is sampled of a unit, whose pieces are copied to `place`."""
-        if place.nbytes:  # without the GIL
-            np.copyto(place.reshape(-1, PIECE), self._pieces(unit, place))
-        return place, self._digest(unit, place)
+        np.copyto(place, pieces)  # without the GIL
+        return place, self._digest(unit, len(place))
 
     def _is_as(self, unit: _Bytes, kept: _Kept) -> bool:
         """Returns whether what is sampled of a unit is what was kept of it."""
         place, digest = kept
-        if self._digest(unit, place) != digest:
+        if self._digest(unit, len(place)) != digest:
             return False
-        if not place.nbytes:
-            return True
-        return np.array_equal(place.reshape(-1, PIECE), self._pieces(unit, place))
+        return np.array_equal(place, self._pieces(unit, len(place)))
 
-    def _pieces(self, unit: _Bytes, place: _Bytes) -> _Bytes:
-        """Returns the pieces of a unit that are kept at `place`: uint8[blocks, PIECE]."""
-        size = place.nbytes * self._stride
-        return unit[:size].reshape(-1, self._stride, PIECE)[:, self._phase]
+    def _pieces(self, unit: _Bytes, count: int) -> _Bytes:
+        """Returns a view of the first `count` of the pieces of a unit that are kept as they are:
+        uint8[count, PIECE]."""
+        if not count:  # the unit may be smaller than a block
+            return unit[:0].reshape(0, PIECE)
+        block = self._stride * PIECE
+        return np.ndarray((count, PIECE), np.uint8, unit, self._phase * PIECE, (block, 1))
 
-    def _digest(self, unit: _Bytes, place: _Bytes) -> int:
-        """Returns the digest of what is read besides the pieces that are kept at `place`: the first
-        piece, and what follows the last block; all of a unit without such pieces."""
-        if not place.nbytes:
-            return xxhash.xxh3_64_intdigest(unit.data)
-        hasher = xxhash.xxh3_64(unit[:PIECE].data)
-        hasher.update(unit[place.nbytes * self._stride :].data)
+    def _digest(self, unit: _Bytes, count: int) -> int:
+        """Returns the digest of what is read besides the first `count` pieces that are kept: the
+        first piece, and what follows the last block; all of a unit without such pieces."""
+        content = unit.data
+        if not count:
+            return xxhash.xxh3_64_intdigest(content)
+        hasher = xxhash.xxh3_64(content[:PIECE])
+        hasher.update(content[count * self._stride * PIECE :])
         return hasher.intdigest()
 
 
@@ -202,6 +212,10 @@ def _units(tensors: Sequence[Tensor]) -> Iterator[tuple[int, _Bytes]]:
     the index of its tensor."""
     for number, tensor in enumerate(tensors):
         content = byte_array(tensor)
+        if content.nbytes <= _UNIT:  # most
+            if content.nbytes:
+                yield number, content
+            continue
         for start in range(0, content.nbytes, _UNIT):
             yield number, content[start : start + _UNIT]
 

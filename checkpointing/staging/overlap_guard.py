@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from checkpointing.distributed_classes import is_dtensor
-from checkpointing.torch_internals import held_tensor, version_of
+from checkpointing.torch_internals import held_tensor, versions_of
 
 
 class StepHooks:
@@ -42,17 +42,20 @@ class Versions:
         Args:
             tensors: name and tensor, each of which `is_counted`.
         """
-        self._counters: list[tuple[str, Tensor, int]] = []
-        for name, tensor in tensors:
-            self._counters.append((name, tensor, version_of(tensor)))
-            if is_dtensor(tensor):  # its local tensor has its own counter
-                held = held_tensor(tensor)
-                self._counters.append((name, held, version_of(held)))
+        pairs = list(tensors)
+        # the local tensor of a DTensor has its own counter
+        pairs += [(name, held_tensor(one)) for name, one in pairs if is_dtensor(one)]
+        self._names = [name for name, _ in pairs]
+        self._tensors = [one for _, one in pairs]
+        self._versions = versions_of(self._tensors)
 
     def changed(self) -> list[str]:
         """Returns the names of the tensors that were written to since then."""
-        names = [name for name, tensor, version in self._counters if version_of(tensor) != version]
-        return list(dict.fromkeys(names))
+        now = versions_of(self._tensors)
+        if now == self._versions:
+            return []
+        rows = zip(self._names, self._versions, now, strict=True)
+        return list(dict.fromkeys(name for name, before, after in rows if after != before))
 
 
 def is_counted(tensor: Tensor) -> bool:

@@ -32,7 +32,7 @@ from checkpointing.staging.slot_layout import (
     StagedSnapshot,
     layout,
 )
-from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, pick
+from checkpointing.staging.slot_memory import Pairs, SlotMemory, copy_all
 from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, places_for
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
@@ -82,15 +82,18 @@ class StateSample:
 
     Attributes:
         sources: the cells of the pieces.
-        is_first: of each piece, whether it is copied before training continues.
+        first: indices of the pieces that are copied before training continues.
+        in_host, on_device: indices of the others, which the CPU copies, and CUDA devices.
         versions: version counters of the others.
-        content: sampled content of those of the others that the CPU copies; None: there are none.
+        content: sampled content of what is `in_host`; None: there is none.
         prints: fingerprints of what other ranks also hold; None: nothing is compared.
     """
 
     pieces: Sequence[StagePiece]
     sources: list[Tensor]
-    is_first: Sequence[bool]
+    first: Sequence[int]
+    in_host: Sequence[int]
+    on_device: Sequence[int]
     versions: Versions
     content: TensorSample | None
     prints: ReplicaFingerprints | None
@@ -98,7 +101,7 @@ class StateSample:
 
 def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
     """Returns views of the cells that the pieces refer to."""
-    return [cells_of(piece.tensor, piece.box) for piece in pieces]
+    return [cells_of(tensor, box) for _, tensor, box, _, _ in pieces]
 
 
 class Stager:
@@ -215,33 +218,35 @@ class Stager:
         pieces = [*now, *later]
         sources = cells(pieces)
         is_first = [True] * len(now) + _at_once(later, sources[len(now) :])
-        rest = [at for at, first in enumerate(is_first) if not first]
-        versions = Versions((pieces[at].name, pieces[at].tensor) for at in rest)
+        first = [at for at, is_early in enumerate(is_first) if is_early]
+        rest = [at for at, is_early in enumerate(is_first) if not is_early]
+        versions = Versions([pieces[at][:2] for at in rest])
         self._overlaps += 1
-        in_host = [sources[at] for at in rest if not sources[at].is_cuda]
-        stride = stride_for(sum(one.nbytes for one in in_host))
-        phase, memory = self._overlaps, self._sample_memory
-        content = TensorSample(in_host, stride, phase, self._pool, memory) if in_host else None
+        on_device = [at for at in rest if sources[at].is_cuda]
+        in_host = [at for at in rest if not sources[at].is_cuda] if on_device else rest
+        content = self._sample_content([sources[at] for at in in_host]) if in_host else None
         prints = ReplicaFingerprints(compared, self._overlaps, self._pool) if compared else None
-        return StateSample(pieces, sources, is_first, versions, content, prints)
+        return StateSample(pieces, sources, first, in_host, on_device, versions, content, prints)
+
+    def _sample_content(self, sources: Sequence[Tensor]) -> TensorSample:
+        stride = stride_for(sum(one.nbytes for one in sources))
+        return TensorSample(sources, stride, self._overlaps, self._pool, self._sample_memory)
 
     def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
         """Copy what was sampled: the second part of `stage_overlapped`; raises as `stage`."""
         targets = self._targets_for(sample.pieces, sample.sources, slot)
-        is_rest = [not first for first in sample.is_first]
-        names = [one.name for one, is_late in zip(sample.pieces, is_rest, strict=True) if is_late]
-        rest = pick(targets, sample.sources, is_rest)
-        on_device, in_host = by_device(*rest)
-        copy_all(*pick(targets, sample.sources, sample.is_first))
-        copying = self._pool.submit(self._copy_later, *in_host) if in_host[0] else None
+        copy_all(*_at(sample.first, targets, sample.sources))
+        in_host = _at(sample.in_host, targets, sample.sources)
+        on_device = _at(sample.on_device, targets, sample.sources)
+        copying = self._pool.submit(self._copy_later, *in_host) if sample.in_host else None
         prints, content = sample.prints, sample.content
-        hosted = [name for name, one in zip(names, rest[1], strict=True) if not one.is_cuda]
-        there = [name for name, one in zip(names, rest[1], strict=True) if one.is_cuda]
+        hosted = [sample.pieces[at].name for at in sample.in_host]
+        there = [sample.pieces[at].name for at in sample.on_device]
         self._overlap = Overlap(
             self._staged(slot),
             sample.versions,
             copying,
-            DeviceCopy(*on_device, there) if on_device[0] else None,
+            DeviceCopy(*on_device, there) if sample.on_device else None,
             self._pool.submit(prints.take) if prints is not None else None,
             self._begin_check(content, in_host[0], hosted) if content is not None else None,
         )
@@ -371,6 +376,11 @@ class Stager:
 def stride_for(nbytes: int) -> int:
     """Returns the stride of the sample for so many bytes, copied while training continues."""
     return next((stride for most, stride in _STRIDES.items() if nbytes <= most), _LARGEST_STRIDE)
+
+
+def _at(indices: Sequence[int], targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Pairs:
+    """Returns the pairs at these indices."""
+    return [targets[at] for at in indices], [sources[at] for at in indices]
 
 
 def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bool]:

@@ -174,13 +174,13 @@ def test_what_a_helper_reads_after_the_sample_is_not_in_it(monkeypatch: pytest.M
     has_begun, go_on = threading.Event(), threading.Event()
     trainer, keep = threading.current_thread(), TensorSample._keep
 
-    def slow(sample: TensorSample, unit: Any, place: Any) -> Any:
+    def slow(sample: TensorSample, *unit: Any) -> Any:
         if threading.current_thread() is trainer:
             assert has_begun.wait(PATIENCE_S)
         else:
             has_begun.set()
             assert go_on.wait(PATIENCE_S)
-        return keep(sample, unit, place)
+        return keep(sample, *unit)
 
     monkeypatch.setattr(TensorSample, "_keep", slow)
     tensors = [torch.zeros(1 << 20, dtype=torch.uint8) for _ in range(2)]
@@ -195,11 +195,11 @@ def test_what_a_helper_reads_after_the_sample_is_not_in_it(monkeypatch: pytest.M
 def test_memory_is_used_again() -> None:
     tensors = [random((1 << 20,), torch.bfloat16), random((300_000,), torch.float32)]
     memory = SampleMemory()
-    before = memory.take(2 << 20)
+    (before,) = memory.take([2048])
     for phase in range(4):
         sample = TensorSample(tensors, 3, phase, memory=memory)
         assert sample.changed(tensors) == []
-        assert np.shares_memory(memory.take(1), before)
+        assert np.shares_memory(memory.take([1])[0], before)
         tensors[phase % 2] += 1
         assert sample.changed(tensors) == [phase % 2]
 
@@ -211,13 +211,13 @@ def test_memory_is_used_again_once_an_interrupted_sample_has_ended(
     has_begun, go_on = threading.Event(), threading.Event()
     trainer, keep = threading.current_thread(), TensorSample._keep
 
-    def interrupted(sample: TensorSample, unit: Any, place: Any) -> Any:
+    def interrupted(sample: TensorSample, *unit: Any) -> Any:
         if threading.current_thread() is trainer:
             assert has_begun.wait(PATIENCE_S)
             raise KeyboardInterrupt
         has_begun.set()
         assert go_on.wait(PATIENCE_S)
-        return keep(sample, unit, place)
+        return keep(sample, *unit)
 
     def wait_for_it(futures: list[Future[Any]]) -> object:
         go_on.set()
