@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +41,15 @@ from checkpointing.format.values.json_values import Json, decode, encode
 from checkpointing.state.expected_optimizer_state import state_after_step
 from checkpointing.state.optimizer_step import parameters_of, stepped_once
 from checkpointing.state.structure_comparison import Inventory
-from checkpointing.state.tree import Branch, Leaves, flatten, is_branch, join, named_twice
+from checkpointing.state.tree import (
+    Branch,
+    Leaves,
+    check_tensor,
+    flatten,
+    is_branch,
+    join,
+    named_twice,
+)
 from checkpointing.state.unfilled_tensors import unfilled_like
 
 if TYPE_CHECKING:
@@ -86,6 +95,7 @@ class _LeafNames:
     def __init__(self, path: str) -> None:
         self._start = join(path, "")
         self._made: dict[tuple[str, str, tuple[str, ...]], tuple[str, ...]] = {}
+        self._of_groups: dict[int, tuple[list[str], tuple[str, ...], list[str]]] = {}
 
     def of(self, kind: str, name: str, keys: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the names of these leaves of a parameter.
@@ -98,6 +108,24 @@ class _LeafNames:
             below = [f"{kind}{name}.{key}" if kind else f"{key}{name}" for key in keys]
             found = tuple(self._start + escaped(one) for one in below)
             self._made[kind, name, keys] = found
+        return found
+
+    def of_group(self, index: int, parameters: list[str], keys: tuple[str, ...]) -> list[str]:
+        """Returns, for each parameter of a group, the names of these options, of the group and of
+        the place in it.
+
+        Raises:
+            TypeError: two of them are equal.
+        """
+        kept = self._of_groups.get(index)
+        if kept is not None and kept[0] == parameters and kept[1] == keys:
+            return kept[2]
+        found: list[str] = []
+        for name in parameters:
+            found += (*self.of(OPTIONS, name, keys), *self.of("", name, _PLACES))
+        if len(set(found)) < len(found):
+            raise named_twice(next(leaf for leaf, times in Counter(found).items() if times > 1))
+        self._of_groups[index] = parameters, keys, found
         return found
 
 
@@ -126,11 +154,12 @@ class OptimizerItem:
         """
         self._name, self._optimizer = name, optimizer
         parameters = list(parameters_of(optimizer))
-        self._names = {one: names[one] for one in parameters if one in names}
+        found = zip(parameters, map(names.get, parameters), strict=True)
+        self._names = {one: its for one, its in found if its is not None}
         if len(self._names) < len(parameters):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
         keys: Collection[Any] = optimizer.state.keys()
-        for key in keys:
+        for key in () if self._names.keys() >= optimizer.state.keys() else keys:
             if type(key) is not str and key not in self._names:
                 raise TypeError(
                     f"cannot save optimizer {name!r}: it has state for {type(key).__name__} "
@@ -168,6 +197,10 @@ class OptimizerItem:
             for leaf, (key, value) in zip(
                 names.of(STATE, name, tuple(state)), state.items(), strict=True
             ):
+                if type(value) is Tensor:  # almost all
+                    check_tensor(value, leaf)
+                    found.put(leaf, value)
+                    continue
                 flatten(value, leaf, found)
                 if not isinstance(value, Tensor) and is_branch(value):
                     outline = self._outline(value)
@@ -192,15 +225,17 @@ class OptimizerItem:
         first = self._names[group["params"][0]]
         leaves = names.of(OPTIONS, first, plain)
         encoded = [encode(options[key], at) for key, at in zip(plain, leaves, strict=True)]
-        for place, parameter in enumerate(group["params"]):
-            name, held = self._names[parameter], len(into.values)
-            leaves = names.of(OPTIONS, name, plain)
-            places = names.of("", name, _PLACES)
-            into.values.update(zip(leaves, encoded, strict=True))
-            into.values.update(zip(places, (index, place), strict=True))
-            into.unlike.add(places[1])
-            if len(into.values) < held + len(leaves) + len(places):
-                raise named_twice(f"{path}/{OPTIONS}{name}")
+        parameters = [self._names[one] for one in group["params"]]
+        found = names.of_group(index, parameters, plain)
+        if not into.values.keys().isdisjoint(found):
+            raise named_twice(next(leaf for leaf in found if leaf in into.values))
+        values: list[Json] = []
+        for place in range(len(parameters)):
+            values += (*encoded, index, place)
+        into.values.update(zip(found, values, strict=True))
+        each = len(plain) + len(_PLACES)
+        into.unlike.update(found[each - 1 :: each])  # the places
+        for name in parameters if apart else ():
             for leaf, key in zip(names.of(OPTIONS, name, tuple(apart)), apart, strict=True):
                 flatten(apart[key], leaf, into)
 

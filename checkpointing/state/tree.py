@@ -20,6 +20,7 @@ from checkpointing.format.values.branch_kinds import BranchKind, branch_kind, es
 from checkpointing.format.values.json_values import SCALARS, Json, all_scalar, encode
 from checkpointing.layout.dtensor_placement import local_shard
 
+_TEXT = frozenset((str,))
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -75,7 +76,7 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
         TypeError: something is neither; the message says where in the tree.
     """
     if isinstance(tree, Tensor):
-        _check_tensor(tree, path)
+        check_tensor(tree, path)
         into.put(path, tree)
     elif is_branch(tree):
         _check_branch(tree, path)
@@ -89,7 +90,7 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
                     raise named_twice(name)
                 into.values[name] = encode(child, name)
             elif kind in _TENSOR_TYPES:  # most others
-                _check_tensor(child, name)
+                check_tensor(child, name)
                 into.put(name, child)
             else:
                 flatten(child, name, into)
@@ -222,7 +223,7 @@ def _check_branch(tree: Any, path: str) -> None:
             f"cannot save {type(tree).__module__}.{name} at {path!r}: register the class: "
             f"checkpointing.register({name})"
         )
-    if isinstance(tree, dict) and not all(type(key) is str for key in tree):
+    if isinstance(tree, dict) and not _TEXT.issuperset(map(type, tree)):
         names: dict[str, Any] = {}
         for key in tree:
             if (other := names.setdefault(str(key), key)) is not key:
@@ -232,7 +233,8 @@ def _check_branch(tree: Any, path: str) -> None:
                 )
 
 
-def _check_tensor(tensor: Tensor, path: str) -> None:
+def check_tensor(tensor: Tensor, path: str) -> None:
+    """Raise TypeError if the tensor cannot be saved; the message names its path and says why."""
     if type(tensor) not in _TENSOR_TYPES and type(tensor) is not dtensor_class():
         kind = f"a tensor of class {type(tensor).__qualname__}"
         if type(tensor).__name__ == "ShardedTensor":
