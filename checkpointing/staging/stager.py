@@ -81,7 +81,8 @@ class StateSample:
     """What was read of a state before a copy beside training.
 
     Attributes:
-        sources: the cells of the pieces.
+        entries: where the pieces lie in a slot.
+        names, sources: the names and the cells of the pieces.
         first: indices of the pieces that are copied before training continues.
         in_host, on_device: indices of the others, which the CPU copies, and CUDA devices.
         versions: version counters of the others.
@@ -89,7 +90,8 @@ class StateSample:
         prints: fingerprints of what other ranks also hold; None: nothing is compared.
     """
 
-    pieces: Sequence[StagePiece]
+    entries: tuple[SlotEntry, ...]
+    names: Sequence[str]
     sources: list[Tensor]
     first: Sequence[int]
     in_host: Sequence[int]
@@ -177,8 +179,8 @@ class Stager:
         """
         self.settle()
         sources = cells(pieces)
-        targets = self._targets_for(pieces, sources, slot)
-        copy_all(targets, sources)
+        self._prepare(pieces, sources)
+        copy_all(self._targets_of(slot), sources)
         return self._staged(slot)
 
     def stage_overlapped(
@@ -213,10 +215,17 @@ class Stager:
         compared: Sequence[ComparedCells] = (),
     ) -> StateSample:
         """Read what is needed to detect writes beside a copy: the first part of `stage_overlapped`,
-        which needs no slot yet. Nothing may write to the tensors before `stage_sampled` returns."""
+        which needs no slot yet. Nothing may write to the tensors before `stage_sampled` returns.
+
+        Content is read after all else that looks at the tensors: it leaves nothing in the caches.
+
+        Raises:
+            StageError: as for `prepare`.
+        """
         self.settle()
         pieces = [*now, *later]
         sources = cells(pieces)
+        self._prepare(pieces, sources)
         is_first = [True] * len(now) + _at_once(later, sources[len(now) :])
         first = [at for at, is_early in enumerate(is_first) if is_early]
         rest = [at for at, is_early in enumerate(is_first) if not is_early]
@@ -224,24 +233,34 @@ class Stager:
         self._overlaps += 1
         on_device = [at for at in rest if sources[at].is_cuda]
         in_host = [at for at in rest if not sources[at].is_cuda] if on_device else rest
+        names = [piece.name for piece in pieces]
         content = self._sample_content([sources[at] for at in in_host]) if in_host else None
         prints = ReplicaFingerprints(compared, self._overlaps, self._pool) if compared else None
-        return StateSample(pieces, sources, first, in_host, on_device, versions, content, prints)
+        return StateSample(
+            self._entries, names, sources, first, in_host, on_device, versions, content, prints
+        )
 
     def _sample_content(self, sources: Sequence[Tensor]) -> TensorSample:
         stride = stride_for(sum(one.nbytes for one in sources))
         return TensorSample(sources, stride, self._overlaps, self._pool, self._sample_memory)
 
     def stage_sampled(self, sample: StateSample, slot: int = 0) -> Overlap:
-        """Copy what was sampled: the second part of `stage_overlapped`; raises as `stage`."""
-        targets = self._targets_for(sample.pieces, sample.sources, slot)
+        """Copy what was sampled last: the second part of `stage_overlapped`.
+
+        Raises:
+            StageError: the memory cannot be allocated.
+            ValueError: there is no such slot, or other pieces were prepared since.
+        """
+        if sample.entries is not self._entries:
+            raise ValueError("other pieces were prepared after these were sampled: sample again")
+        targets = self._targets_of(slot)
         copy_all(*_at(sample.first, targets, sample.sources))
         in_host = _at(sample.in_host, targets, sample.sources)
         on_device = _at(sample.on_device, targets, sample.sources)
         copying = self._pool.submit(self._copy_later, *in_host) if sample.in_host else None
         prints, content = sample.prints, sample.content
-        hosted = [sample.pieces[at].name for at in sample.in_host]
-        there = [sample.pieces[at].name for at in sample.on_device]
+        hosted = [sample.names[at] for at in sample.in_host]
+        there = [sample.names[at] for at in sample.on_device]
         self._overlap = Overlap(
             self._staged(slot),
             sample.versions,
@@ -316,12 +335,10 @@ class Stager:
         if self._overlap is not None:
             self._overlap.before_step()
 
-    def _targets_for(
-        self, pieces: Sequence[StagePiece], sources: list[Tensor], slot: int
-    ) -> list[Tensor]:
+    def _targets_of(self, slot: int) -> list[Tensor]:
+        """Returns the places in a slot of the pieces that were prepared last."""
         if not 0 <= slot < self.slots:
             raise ValueError(f"there is no slot {slot}: they are 0 to {self.slots - 1}")
-        self._prepare(pieces, sources)
         self.await_memory(slot)
         return self._targets[slot]
 

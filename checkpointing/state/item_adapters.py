@@ -106,22 +106,32 @@ def _module_state(module: nn.Module) -> dict[str, Any]:
     """Returns what torch's `get_model_state_dict` returns, in any order. It looks for wrappers in
     each name, and for flat parameters in each module, which takes twice as long as the state
     itself: it is only asked again when there are other names."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
     if has_flat_parameters(module):
-        return get_model_state_dict(module)
+        return _state_of_torch(module)
     with torch.no_grad():
         own = module.state_dict()
     prefix, names, known = wrapper_prefix(module), tuple(own), _NAMES.get(module)
     if known is not None and known[:2] == (prefix, names):
         return dict(zip(known[2], own.values(), strict=True))
-    found = get_model_state_dict(module)
+    found = _state_of_torch(module)
     plain = tuple(without_wrappers(name, prefix) for name in names)
     is_known = found.keys() == set(plain) and len(found) == len(names)
     # of a part with this name it may be another time that it is a wrapper, or is none
-    if is_known and all("module" not in name.split(".") for name in plain):
+    if names and is_known and all("module" not in name.split(".") for name in plain):
         _NAMES[module] = prefix, names, plain
     return found
+
+
+def _state_of_torch(module: nn.Module) -> dict[str, Any]:
+    """Returns the state of a module as torch names it."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    return Branch() if _is_empty(module) else get_model_state_dict(module)
+
+
+def _is_empty(module: nn.Module) -> bool:
+    """Whether the module has no state, as a loss, which torch's functions refuse."""
+    return next(module.parameters(), None) is None and not module.state_dict()
 
 
 class ModuleItem(_SameTree):
@@ -130,7 +140,7 @@ class ModuleItem(_SameTree):
         self._expected: Any = None  # the tree that was returned by `expected`
 
     def to_save(self) -> Any:
-        return Branch() if self._is_empty else _module_state(self._module)
+        return _module_state(self._module)
 
     def expected(self) -> Any:
         self._expected = self.to_save()
@@ -138,11 +148,6 @@ class ModuleItem(_SameTree):
 
     def to_load(self, stored: Inventory) -> Any:
         return self.to_save() if self._expected is None else self._expected
-
-    @property
-    def _is_empty(self) -> bool:
-        """Whether the module has no state, as a loss, which torch's functions refuse."""
-        return next(self._module.parameters(), None) is None and not self._module.state_dict()
 
     def buffers(self) -> Mapping[str, bool]:
         """Names of the buffers, which may differ among replicas of the module (the first rank's are
@@ -153,7 +158,7 @@ class ModuleItem(_SameTree):
     def load(self, tree: Any) -> None:
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
-        if not self._is_empty:
+        if not _is_empty(self._module):
             set_model_state_dict(self._module, tree)
 
 

@@ -300,6 +300,15 @@ def test_a_write_before_there_is_a_slot_is_detected() -> None:
     stager.close()
 
 
+def test_a_sample_of_other_pieces_than_those_prepared_last_is_refused() -> None:
+    stager = Stager(1)
+    sample = stager.sample([], [StagePiece("w", torch.zeros(100_000))])
+    stager.prepare([StagePiece("w", torch.zeros(50_000))])
+    with pytest.raises(ValueError, match="other pieces were prepared after these were sampled"):
+        stager.stage_sampled(sample)
+    stager.close()
+
+
 def test_a_sample_is_kept_until_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is not written over it, although the copy has ended."""
     go_on, torn = threading.Event(), staging_module._torn

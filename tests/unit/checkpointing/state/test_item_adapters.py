@@ -151,3 +151,11 @@ def test_how_a_step_is_computed_is_not_loaded() -> None:
     (group,) = optimizers[1].param_groups
     assert (group["lr"], group["fused"], group["foreach"]) == (0.5, True, None)
     optimizers[1].step()
+
+
+def test_a_module_without_state_adds_nothing_to_any_save() -> None:
+    state = {"loss": nn.MSELoss()}
+    for _ in range(2):
+        leaves = to_save(state)
+        assert not leaves.tensors
+        assert not leaves.values
