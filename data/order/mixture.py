@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints, check_seed
-from data.order.mixed.sorted_slots import SortedSlots, sorted_keys
+from data.order.mixed.sorted_slots import BlockRange, Slots
 from data.order.mixture_blocks import MIX, MIX_ORDERS, PARTS, BlockShuffle, Numbers, apportion
 from data.order.sample_order import (
     MAX_POSITION,
@@ -195,29 +195,22 @@ class Mixture:
             self._kept = found
         return found
 
-    def sorted_slots(self, low: int, high: int) -> SortedSlots | None:
-        """Return the slots of the blocks from position `low` to `high`, sorted by dataset; None:
-        they are of several segments, of mix-1, or too many."""
+    def block_range(self, low: int, high: int) -> BlockRange | None:
+        """Return the blocks from position `low` to `high`; None: they are of several segments, of
+        mix-1, or too many."""
         number = int(np.searchsorted(self._begins, low, side="right")) - 1
         begin = int(self._begins[number])
         first, last = (low - begin) // self.block, (high - begin) // self.block
         is_one = number + 1 == len(self._begins) or high < int(self._begins[number + 1])
         if not is_one or self.order != MIX or (last - first + 1) * self.block > _MOST_SLOTS:
             return None
-        blocks = np.arange(first, last + 2)
-        before = self._bases[number] + apportion(blocks * self.block, self._parts[number])
-        counts = np.diff(before, axis=0)
-        slots = self._shuffle.slots_by_dataset(np.full_like(blocks[:-1], begin), blocks[:-1])
-        bits = (self.block - 1).bit_length()
-        ends = np.cumsum(counts).reshape(counts.shape)
-        return SortedSlots(
-            begin=begin + first * self.block,
-            block=self.block,
-            keys=sorted_keys(slots, counts, bits),
-            bits=bits,
-            before=before,
-            shifts=ends - counts - before[:-1],
-        )
+        totals = np.arange(first, last + 2) * self.block
+        before = self._bases[number] + apportion(totals, self._parts[number])
+
+        def slots_of(blocks: Ints) -> Slots:
+            return self._shuffle.slots_by_dataset(np.full_like(blocks, begin), first + blocks)
+
+        return BlockRange(begin + first * self.block, self.block, before, slots_of)
 
     def _consumed(self, number: int, position: int) -> Ints:
         blocks, inside = divmod(position - int(self._begins[number]), self.block)

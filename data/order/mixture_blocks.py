@@ -5,13 +5,15 @@ position as it can.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from data.order.keyed_permutation import Ints, derive, permute, root_key
+from data.order.keyed_permutation import Ints, derive, permute, root_key, whole_permutations
+from data.order.mixed.sorted_slots import Slots
 
 MIX_1: Final = "mix-1"
 """Frozen. States that earlier releases have saved are of it: each block has its own permutation."""
@@ -45,12 +47,12 @@ class _Shift(NamedTuple):
 
 
 class _Permutations(NamedTuple):
-    """The permutations of a group of series, each twice in a row, with shape (series, 2 K)."""
+    """The permutations of a group of series."""
 
     places: Ints
-    """The place of each slot."""
-    inverse: npt.NDArray[np.uint32]
-    """The slot of each place."""
+    """Shape (series, 2 K): the place of each slot, twice in a row."""
+    inverse: Slots
+    """Shape (series, K + 1, K): the slots of the K places from each place on."""
 
 
 class BlockShuffle:
@@ -92,21 +94,23 @@ class BlockShuffle:
             else:
                 yield self._shifted(laid_out, shifts[run])
 
-    def slots_by_dataset(self, begins: Ints, blocks: Ints) -> npt.NDArray[np.uint32]:
+    def slots_by_dataset(self, begins: Ints, blocks: Ints) -> Slots:
         """Return the slots of n blocks of mix-2, laid out by dataset, with shape (n, K): the
         inverse of the shuffle. Arguments as of `datasets`."""
         groups, numbers, before, after = self._shifts_of(begins, blocks)
-        found = np.empty((blocks.size, self.block), dtype=np.uint32)
-        for position in np.unique(groups).tolist():
-            rows = np.flatnonzero(groups == position)
-            # all K slots from each place on, of the row of places that has each twice
-            every = sliding_window_view(self._permutations(position).inverse, self.block, axis=1)
-            found[rows] = every[numbers[rows], self.block - after[rows]]
-        found -= before.astype(np.uint32)[:, None]
+        kind = _narrow(self.block)
+        found: Slots = np.empty((blocks.size, self.block), dtype=kind)
+        ends = np.flatnonzero(groups[1:] != groups[:-1]) + 1
+        for first, end in pairwise([0, *ends.tolist(), blocks.size]):
+            rows = slice(first, end)
+            inverse = self._permutations(int(groups[first])).inverse
+            found[rows] = inverse[numbers[rows], self.block - after[rows]]
+        shifts: Slots = before.astype(kind)
+        found -= shifts[:, None]
         if self.block & (self.block - 1) == 0:
-            found &= np.uint32(self.block - 1)
+            found &= kind(self.block - 1)
         else:  # numbers below 0 have become huge ones
-            np.minimum(found, found + np.uint32(self.block), out=found)
+            np.minimum(found, found + kind(self.block), out=found)
         return found
 
     def _permuted(self, laid_out: Numbers, positions: Ints) -> Numbers:
@@ -152,20 +156,21 @@ class BlockShuffle:
         """Return the permutations of the group of series that begins at a position."""
         found = self._groups.get(position)
         if found is None:
-            places = np.empty((self._together, 2 * self.block), dtype=np.int64)
             begins = position + np.arange(self._together) * (SERIES * self.block)
-            keys = derive(self._keys, begins)[:, None]
-            for at in range(0, self.block, _AT_A_TIME):
-                slots = np.arange(at, min(at + _AT_A_TIME, self.block))
-                places[:, slots] = permute(np.tile(slots, (self._together, 1)), self.block, keys)
-            places[:, self.block :] = places[:, : self.block]
-            inverse = np.empty_like(places, dtype=np.uint32)
-            np.put_along_axis(inverse, places[:, : self.block], np.arange(self.block), axis=1)
+            each = whole_permutations(self.block, derive(self._keys, begins))
+            places = np.concatenate([each, each], axis=1)
+            inverse = np.empty_like(places, dtype=_narrow(self.block))
+            np.put_along_axis(inverse, each, np.arange(self.block), axis=1)
             inverse[:, self.block :] = inverse[:, : self.block]
-            found = _Permutations(places, inverse)
+            found = _Permutations(places, sliding_window_view(inverse, self.block, axis=1))
             kept = list(self._groups.items())[1 - _KEEP :]
             self._groups = {**dict(kept), position: found}
         return found
+
+
+def _narrow(block: int) -> type[np.uint16] | type[np.uint32]:
+    """Return the type of slots of a block, which has room for twice as many."""
+    return np.uint16 if 2 * block <= 2**16 else np.uint32
 
 
 def apportion(totals: Ints, parts: Ints) -> Ints:

@@ -15,6 +15,7 @@ from data.order.sample_order import MAX_POSITION, EpochLookup, Order, fill
 from data.order.virtual_streams import distinct, located_jointly
 
 _BLOCK = 2**18  # positions that are located at a time; not fewer than a loader looks for
+_STEPS_BLOCK = 2**20  # positions of steps whose entries are found at a time
 _MOST_PLACES = 2**16  # of streams, so that 16 bits are sorted
 _MOST_COPIED = 4  # pieces of epochs, for each position that is looked for in several of them
 _MOST_COUNTED = 2  # streams of datasets, for each position of a step, that are counted
@@ -133,12 +134,12 @@ class MixedOrder:
         is_little = size * _MOST_COUNTED >= streams and size >= _LEAST_RANKS * len(entries)
         if not (is_little and self._are_alike and self._have_same_streams):
             return None
-        found, each = [], max(1, _BLOCK // size)
+        found, each = [], max(1, _STEPS_BLOCK // size)
         for step in range(0, steps, each):
             count = min(each, steps - step)
             begin = position + step * size
-            slots = self.mixture.sorted_slots(begin, begin + count * size - 1)
-            part = slots and entries_of_steps(slots, self.orders, begin, size, count, entries)
+            blocks = self.mixture.block_range(begin, begin + count * size - 1)
+            part = blocks and entries_of_steps(blocks, self.orders, begin, size, count, entries)
             if part is None:
                 return None
             found.append(part)

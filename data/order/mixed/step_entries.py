@@ -2,7 +2,8 @@
 
 The positions of a step are sorted by stream of their datasets, and then by themselves. Each stream
 has every V-th own position of its dataset, so the number of them that a step has of each stream
-determines of which streams a rank takes entries. Only their positions are found and sorted.
+determines of which streams a rank takes entries. Of these, the blocks in which they are follow from
+the weights, so that only the slots of blocks of which it takes any are looked for.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints
-from data.order.mixed.sorted_slots import SortedSlots
+from data.order.mixed.sorted_slots import BlockRange
 from data.order.sample_order import MAX_POSITION, Order
 from data.order.virtual_streams import distinct
 
 MOST_STREAMS = 2**11
 """Of each dataset, so that a number of 63 bits tells step, stream, position and candidate."""
+_FEW_BLOCKS = 8  # of a step, of which one is cut: all are sorted
 _MOST_PARTS = 2  # of epochs of a dataset in a step, in the mean
 _MOST_EPOCHS = MAX_POSITION // 2**20
 
@@ -51,7 +53,7 @@ class _Parts(NamedTuple):
 
 
 def entries_of_steps(
-    slots: SortedSlots,
+    blocks: BlockRange,
     orders: Sequence[Order],
     position: int,
     size: int,
@@ -61,26 +63,102 @@ def entries_of_steps(
     """Return some entries of each of `steps` steps of `size` positions from `position` on.
 
     Args:
-        slots: of blocks that have these positions.
+        blocks: those that have these positions.
         orders: of the datasets, shuffled and with equal numbers of streams.
 
     None if the epochs are too short, or the own positions too large.
     """
-    own = slots.consumed(position + size * np.arange(steps + 1))
-    parts = _parts(own, orders)
+    cuts = position + size * np.arange(steps + 1)
+    is_cut = bool(((cuts - blocks.begin) % blocks.block).any())
+    known = blocks.sorted_all() if is_cut and size < _FEW_BLOCKS * blocks.block else None
+    parts = _parts(blocks.own_before(cuts, known), orders)
     if parts is None:
         return None
-    begins = np.searchsorted(parts.steps, np.arange(steps))
-    counts = np.add.reduceat(parts.has_more, begins, axis=0, dtype=np.int64)
-    counts += np.add.reduceat(parts.each, begins)[:, None]
-    ends = np.cumsum(counts, axis=1)
-    before = ends - counts
-    is_taken = (counts > 0) & (ends > entries.start) & (before < entries.stop)
-    skipped = entries.start - before[np.arange(steps), is_taken.argmax(axis=1)]
-    candidates = _candidates(parts, is_taken, slots)
-    numbers = np.where(is_taken, counts, 0).sum(axis=1)
-    chosen = (np.cumsum(numbers) - numbers + skipped)[:, None] + np.arange(len(entries))
-    return StepEntries(*(column[chosen] for column in candidates))
+    taken = _Taken.of(parts, steps, entries)
+    pair, datasets, own = _candidates(parts, taken.is_taken)
+    of = blocks.blocks_of(datasets, own)
+    firsts = (cuts[:-1] - blocks.begin) // blocks.block
+    groups = _Groups.of(pair, of - firsts[taken.steps][pair], taken.steps)
+    kept, begins = groups.chosen(taken.begins, len(entries))
+    group, datasets, own, of = groups.group[kept], datasets[kept], own[kept], of[kept]
+    if known is None:
+        known = blocks.sorted(distinct(of)[0])
+    slots = known.slots(of, datasets, own - blocks.before[of, datasets])
+    # of one sorted number each, which takes less time than to sort the numbers of candidates
+    keys = (group << known.bits) + slots
+    keys <<= (bits := own.size.bit_length())
+    keys += np.arange(own.size)
+    keys.sort()
+    keys &= (1 << bits) - 1
+    chosen = keys[begins[:, None] + np.arange(len(entries))]
+    positions = blocks.begin + of * blocks.block + slots
+    return StepEntries(positions[chosen], datasets[chosen], own[chosen])
+
+
+class _Taken(NamedTuple):
+    """The streams of which a rank takes entries in each of S steps. The entries of these streams
+    are the candidates, sorted by step, stream and position."""
+
+    is_taken: Bools
+    """Shape (S, V)."""
+    steps: Ints
+    """The step of each pair of a step and one of its streams."""
+    begins: Ints
+    """Shape (S,): the number of the first candidate that is taken in each step."""
+
+    @classmethod
+    def of(cls, parts: _Parts, steps: int, entries: range) -> _Taken:
+        begins = np.searchsorted(parts.steps, np.arange(steps))
+        counts = np.add.reduceat(parts.has_more, begins, axis=0, dtype=np.int64)
+        counts += np.add.reduceat(parts.each, begins)[:, None]
+        ends = np.cumsum(counts, axis=1)
+        before = ends - counts
+        is_taken = (counts > 0) & (ends > entries.start) & (before < entries.stop)
+        skipped = entries.start - before[np.arange(steps), is_taken.argmax(axis=1)]
+        numbers = np.where(is_taken, counts, 0).sum(axis=1)
+        steps_of = np.flatnonzero(is_taken) // is_taken.shape[1]
+        return cls(is_taken, steps_of, np.cumsum(numbers) - numbers + skipped)
+
+
+class _Groups(NamedTuple):
+    """The candidates by step, stream and block: G groups, in this order."""
+
+    group: Ints
+    """Shape (n,): the group of each candidate."""
+    steps: Ints
+    """Shape (G,): the step of each group."""
+    ends: Ints
+    """Shape (G,): how many candidates there are up to the end of each group."""
+
+    @classmethod
+    def of(cls, pair: Ints, block: Ints, steps: Ints) -> _Groups:
+        """Group n candidates.
+
+        Args:
+            pair: the number of the step and stream of each, of P pairs.
+            block: the number of its block in the step.
+            steps: the step of each pair, with shape (P,).
+        """
+        width = int(block.max()) + 1
+        group = pair * width + block
+        sizes = np.bincount(group, minlength=steps.size * width)
+        return cls(group, np.repeat(steps, width), np.cumsum(sizes))
+
+    def chosen(self, begins: Ints, count: int) -> tuple[Ints, Ints]:
+        """Return the candidates whose group has one that is taken, and the number of the first one
+        that is taken in each step, among these only.
+
+        Args:
+            begins: this number among all candidates, with shape (S,).
+            count: how many are taken in each step.
+        """
+        before = np.concatenate([[0], self.ends[:-1]])
+        begin = begins[self.steps]
+        is_chosen = (self.ends > begin) & (before < begin + count) & (self.ends > before)
+        left_out = np.cumsum(np.where(is_chosen, 0, self.ends - before))
+        groups = np.flatnonzero(is_chosen)
+        first = groups[np.searchsorted(self.steps[groups], np.arange(begins.size))]
+        return np.flatnonzero(is_chosen[self.group]), begins - left_out[first]
 
 
 def _parts(own: Ints, orders: Sequence[Order]) -> _Parts | None:
@@ -111,12 +189,12 @@ def _parts(own: Ints, orders: Sequence[Order]) -> _Parts | None:
     return _Parts(of // width, datasets, here, first, each, has_more)
 
 
-def _candidates(parts: _Parts, is_taken: Bools, slots: SortedSlots) -> tuple[Ints, Ints, Ints]:
-    """Return (position, dataset, own position) of all entries of some streams in each step, sorted
-    by step, stream and position.
+def _candidates(parts: _Parts, is_taken: Bools) -> tuple[Ints, Ints, Ints]:
+    """Return (number of the step and stream, dataset, own position) of all entries of some streams
+    in each step.
 
     Args:
-        is_taken: whether a stream is one of these, with shape (S, V).
+        is_taken: whether a stream is one of these, with shape (S, V): their numbers count these.
     """
     streams = is_taken.shape[1]
     has_any = parts.has_more | (parts.each > 0)[:, None]
@@ -126,14 +204,5 @@ def _candidates(parts: _Parts, is_taken: Bools, slots: SortedSlots) -> tuple[Int
     firsts = parts.begins[part] + parts.first[part, stream]
     own = np.repeat(firsts - (np.cumsum(numbers) - numbers) * streams, numbers)
     own += np.arange(0, own.size * streams, streams)
-    datasets = np.repeat(parts.datasets[part], numbers)
-    positions = slots.positions(datasets, own)
-    # of one sorted number each, which takes less time than to sort the numbers of candidates
-    keys = np.repeat(parts.steps[part] * streams + stream, numbers)
-    keys <<= slots.keys.size.bit_length()
-    keys += positions - slots.begin
-    keys <<= (bits := own.size.bit_length())
-    keys += np.arange(own.size)
-    keys.sort()
-    keys &= (1 << bits) - 1
-    return positions[keys], datasets[keys], own[keys]
+    pairs = (np.cumsum(is_taken) - 1)[parts.steps[part] * streams + stream]
+    return np.repeat(pairs, numbers), np.repeat(parts.datasets[part], numbers), own

@@ -17,6 +17,7 @@ from data.order.keyed_permutation import (
     root_key,
     splitmix64,
     unpermute,
+    whole_permutations,
 )
 from tests.effort import times
 from tests.unit.data.order import order_reference as reference
@@ -53,6 +54,13 @@ def test_many_values_are_permuted_as_few_are(most: int) -> None:
     whole = permute(values, sizes, keys)
     assert whole.tolist() == np.concatenate(each).tolist()
     assert whole[:9].tolist() == np.concatenate(few).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 33, 256, 257, 513, 1000, 1024, 1025])
+def test_whole_permutations_are_those_of_their_values(size: int) -> None:
+    keys = np.arange(13, dtype=np.uint64) * np.uint64(2**60 + 3)
+    values = np.tile(np.arange(size), (keys.size, 1))
+    assert np.array_equal(whole_permutations(size, keys), permute(values, size, keys[:, None]))
 
 
 def test_splitmix64_gives_the_published_values() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.order.mixed.mixed_order import MixedOrder
-from data.order.mixed.sorted_slots import sorted_keys
+from data.order.mixed.sorted_slots import BlockRange
 from data.order.mixture import Mixture, MixtureSegment, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import share
@@ -133,15 +133,30 @@ def test_entries_are_found_among_many_datasets() -> None:
     _check_entries(mixed, 10**9 + 7, 2**12, 3, range(500, 600))
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(3, np.uint32), (30, np.uint64)])
-def test_slots_are_sorted_by_block_and_dataset(bits: int, kind: type[np.generic]) -> None:
-    slots = np.array([[3, 0, 2, 1], [1, 0, 3, 2]], dtype=np.uint32)
-    counts = np.array([[1, 0, 3], [2, 1, 1]])
-    keys = sorted_keys(slots, counts, bits)
+@pytest.mark.parametrize("block", [64, 1000, 2**15 + 1])
+def test_entries_are_found_where_no_block_is_cut_by_a_step(block: int) -> None:
+    orders = [Order([3001 + n, 7 * block], seed=n, streams=12) for n in range(3)]
+    mixed = MixedOrder(orders, Mixture([segment(0, [1, 2, 3])], block=block))
+    for entries in (range(3, 30), range(2 * block - 30, 2 * block)):
+        _check_entries(mixed, 6 * block, 2 * block, 5, entries)
+
+
+@pytest.mark.parametrize(("block", "kind"), [(4, np.uint32), (2**31, np.uint64)])
+def test_slots_of_some_blocks_are_sorted_by_block_and_dataset(
+    block: int, kind: type[np.generic]
+) -> None:
+    slots = np.array([[3, 0, 2, 1], [1, 0, 3, 2], [2, 3, 1, 0]], dtype=np.uint32)
+    before = np.cumsum([[5, 5, 5], [1, 0, 3], [2, 1, 1], [0, 2, 2]], axis=0)
+    blocks = BlockRange(0, 4, before, slots.__getitem__)
+    bits = (block - 1).bit_length()
+    keys = blocks._keys(np.array([0, 2]), np.array([[1, 0, 3], [0, 2, 2]]), bits)
     assert keys.dtype == kind
-    datasets = [[0, 2, 2, 2], [3, 3, 4, 5]]  # the number of the block * 3 more
-    of = sorted(zip(np.ravel(datasets).tolist(), slots.ravel().tolist(), strict=True))
+    datasets = [[0, 2, 2, 2], [4, 4, 5, 5]]  # the number of the block * 3 more
+    of = sorted(zip(np.ravel(datasets).tolist(), slots[[0, 2]].ravel().tolist(), strict=True))
     assert [divmod(key, 2**bits) for key in keys.tolist()] == of
+    found = blocks.sorted(np.array([0, 2]))
+    assert found.slots(np.array([0, 2]), np.array([2, 1]), np.array([1, 0])).tolist() == [1, 2]
+    assert found.counts_before(np.array([2]), np.array([3])).tolist() == [[0, 1, 2]]
 
 
 def _check_entries(mixed: MixedOrder, first: int, size: int, steps: int, entries: range) -> None:
