@@ -6,13 +6,11 @@ shards.
 
 The shards are in the page cache. One rank of a world reads batches of 64 samples in the thread that
 measures, after as many batches for warming up. A rank sorts the slots of the blocks of a mixture in
-which it takes samples, so the processor time of a sample grows with the world until there are more
-ranks than streams. Each shard is in its dataset `--repeat` times: small datasets have epochs of few
-steps, and each epoch is planned; their windows have fewer than 1,024 samples, whose permutation has
-three times as many rounds as that of larger ones. A mixture reads more shards in turns than one
-dataset in windows does, and what a read needs of a shard is then not in a processor's cache: a
-further arm is one dataset in a window of all shards, so what a mixture takes longer than that is
-locating. With `--locate`, samples are located and not read.
+which it takes samples, and counts those of all ranks, so the processor time of a sample grows with
+the world. Each shard is in its dataset `--repeat` times: small datasets have epochs of few steps,
+and each epoch is planned. A mixture reads more shards in turns than one dataset in windows does,
+and what a read needs of a shard is then not in a processor's cache: a further arm is one dataset in
+a window of all shards. With `--locate`, samples are located and not read.
 """
 
 from __future__ import annotations
