@@ -40,7 +40,8 @@ def wait_together(ranks: RankGroup, outcomes: OutcomeListener, step: int | None)
         if any(outcome.is_behind for outcome in fates) and not _has_failed(fates):
             continue  # until there is a free slot for the next save
         if problems := _problems(fates):
-            raise SaveError(f"saving step {step}: {problems}")
+            advice = "" if _has_failed(fates) else "; save(..., is_last=True) waits instead"
+            raise SaveError(f"saving step {step}: {problems}{advice}")
 
 
 def _has_failed(outcomes: Sequence[SaveOutcome]) -> bool:

@@ -40,7 +40,7 @@ def test_it_waits_for_those_before_it_and_saves_the_step_that_was_skipped(tmp_pa
 
 def test_without_it_a_skipped_save_is_an_error_at_the_end(tmp_path: Path) -> None:
     ckpt, _, step = behind(tmp_path)
-    with pytest.raises(SaveError, match=f"saving step {step}: rank 0: the store is slower than"):
+    with pytest.raises(SaveError, match=f"saving step {step}: rank 0: the store is slow.*is_last"):
         ckpt.close()
     assert step not in [found.step for found in list_checkpoints(tmp_path)]
 
