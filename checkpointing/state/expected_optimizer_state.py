@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from checkpointing.distributed_classes import dtensor_class
 from checkpointing.state.optimizer_step import parameters_of, step_quietly
 from checkpointing.state.unfilled_tensors import unfilled_like
+from checkpointing.torch_internals import held_tensor
 
 _Kind: TypeAlias = "tuple[int, int, torch.dtype, torch.device]"
 """What the state of a parameter depends on: the number of its group, its dimensions, dtype and
@@ -58,6 +59,8 @@ def state_after_step(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]] | Non
     }
     by_kind = {kind: _stand_in(kind) for kind in kinds.values()}
     states = _stepped(optimizer, by_kind)
+    if states.keys() - by_kind.values():  # state of no parameter
+        return None
     found: dict[Tensor, dict[str, Any]] = {p: {} for p in parameters_of(optimizer)}
     for parameter, kind in kinds.items():
         for key, value in states.get(by_kind[kind], {}).items():
@@ -79,6 +82,7 @@ def _is_known(optimizer: Optimizer) -> bool:
     methods = {name for name in vars(optimizer) if callable(getattr(kind, name, None))}
     return (
         kind in _KNOWN
+        and _is_of_torch(kind.step)
         and not optimizer.state
         and methods <= _REPLACED
         and not any(group.get("differentiable") for group in optimizer.param_groups)
@@ -86,11 +90,22 @@ def _is_known(optimizer: Optimizer) -> bool:
     )
 
 
+def _is_of_torch(step: Any) -> bool:
+    """Whether a function, and whatever it wraps, is torch's own: a program's may know its
+    parameters, which stand-ins are not."""
+    while step is not None:
+        if not getattr(step, "__globals__", {}).get("__name__", "").startswith("torch."):
+            return False
+        step = getattr(step, "__wrapped__", None)
+    return True
+
+
 def _is_plain(parameter: Tensor) -> bool:
     """Whether a parameter is one of numbers in memory, or a DTensor of such."""
-    is_sharded = type(parameter) is dtensor_class()
+    is_sharded = type(parameter) is dtensor_class() and parameter.dim() > 0
+    held = held_tensor(parameter) if is_sharded else parameter
     return (
-        (type(parameter) in (nn.Parameter, Tensor) or (is_sharded and parameter.dim() > 0))
+        type(held) in (nn.Parameter, Tensor)
         and parameter.device.type in ("cpu", "cuda")
         and parameter.layout is torch.strided
         and (parameter.is_floating_point() or parameter.is_complex())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from checkpointing.staging.arena import madvise
 from checkpointing.staging.slot_layout import PAGE
@@ -17,8 +17,13 @@ _LARGE = 4 << 20  # bytes; from here on, at least one whole huge page lies in a 
 def unfilled_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns a new tensor of this dtype with undefined content, and the shape, strides, device and
     sharding that `torch.zeros_like` gives it. In host memory it has huge pages, if the kernel has
-    them, which are filled in a third of the time: torch does not ask for them."""
+    them, which are filled in a third of the time: torch does not ask for them.
+
+    A tensor of a class of its own gets what `zeros_like` returns, with its content: a class decides
+    for each of these functions whether the result is of the same class."""
     with torch.no_grad():
+        if type(held_tensor(tensor)) not in (Tensor, nn.Parameter):
+            return torch.zeros_like(tensor, dtype=dtype, requires_grad=False)
         made = torch.empty_like(tensor, dtype=dtype, requires_grad=False)
     held = held_tensor(made)
     if held.is_cpu and held.nbytes >= _LARGE:

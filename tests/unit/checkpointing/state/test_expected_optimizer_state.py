@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import resource
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -171,6 +172,74 @@ def test_a_state_of_another_form_is_left_to_a_whole_step(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(AdamW, "_init_group", init)
         assert state_after_step(AdamW(one_parameter())) is None
+
+
+def test_state_of_no_parameter_is_left_to_a_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = AdamW._init_group
+
+    def init(self: AdamW, *arguments: Any) -> Any:
+        vars(self)["state"]["count"] = 1
+        return real(self, *arguments)
+
+    monkeypatch.setattr(AdamW, "_init_group", init)
+    optimizer = AdamW(one_parameter())
+    assert state_after_step(optimizer) is None
+    names = dict.fromkeys(optimizer.param_groups[0]["params"], "p")
+    assert OptimizerItem("o", optimizer, names).expected()["own_state.count"] == 1
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_step_that_a_program_has_replaced_steps_its_own_parameters(
+    monkeypatch: pytest.MonkeyPatch, wraps: bool
+) -> None:
+    optimizer = AdamW(one_parameter())
+    scales = dict.fromkeys(optimizer.param_groups[0]["params"], 0.5)
+    real: Any = AdamW.step
+
+    def step(self: AdamW, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad *= scales[parameter]
+        return real(self, closure)
+
+    monkeypatch.setattr(AdamW, "step", functools.wraps(real)(step) if wraps else step)
+    assert state_after_step(optimizer) is None
+    found = OptimizerItem("o", optimizer, dict.fromkeys(scales, "p")).expected()
+    assert "state.p.exp_avg" in found
+
+
+class Marked(Tensor):
+    """A class whose zeros are plain, as of weights that a library converts when they are used."""
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Marked:
+        make: Any = Tensor._make_wrapper_subclass
+        made: Marked = make(cls, held.shape, dtype=held.dtype, requires_grad=held.requires_grad)
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*(one.held if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+        return found if func is torch.ops.aten.zeros_like.default else cls(found)
+
+
+def test_state_has_the_class_that_zeros_have() -> None:
+    marked = nn.Parameter(Marked(torch.rand(2, 3)))
+    assert type(torch.empty_like(marked)) is Marked
+    made = unfilled_like(marked, torch.float64)
+    assert type(made) is Tensor
+    assert (made.shape, made.dtype, made.requires_grad) == ((2, 3), torch.float64, False)
+    with silent_world(4, 1) as mesh:
+        sharded: Any = nn.Parameter(DTensor.from_local(Marked(torch.rand(2, 3)), mesh, [Shard(0)]))
+        assert type(sharded) is DTensor
+        held: Any = unfilled_like(sharded, torch.float32)
+        assert type(held.to_local()) is Tensor
+        assert state_after_step(AdamW([sharded])) is None
 
 
 def test_an_error_of_the_step_is_that_of_the_whole_step() -> None:

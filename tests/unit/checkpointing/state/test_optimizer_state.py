@@ -301,17 +301,46 @@ def test_what_is_saved_quickly_is_what_is_loaded_into(make: Callable[[Any], Opti
     slashed = {p: f"a/{name}" for p, name in plain.items()}
     for names in (slashed, slashed, plain):
         step(module, optimizer, only=0)
-        item = OptimizerItem("o", optimizer, names)
         optimizer.param_groups[-1]["weight_decay"] = random.random()
-        wanted, found = Leaves(), item.leaves("it")
-        flatten(item.to_save(), "it", wanted)
-        starts = ("it/state.", "it/own_state.")
-        assert found.stepped == {leaf for leaf in wanted.tensors if leaf.startswith(starts)}
-        assert found.unlike == {leaf for leaf in wanted.values if leaf.startswith("it/place_of.")}
-        assert found.values == wanted.values
-        assert found.containers == wanted.containers
-        assert list(found.tensors) == list(wanted.tensors)
-        assert all(found.tensors[name] is one for name, one in wanted.tensors.items())
+        assert_saved_as_loaded(OptimizerItem("o", optimizer, names))
+
+
+def test_names_that_are_kept_are_those_of_the_present_groups() -> None:
+    module = layers(4, 4, 4)
+    names = parameter_names(module)
+    optimizer = SGD([{"params": module[n].parameters()} for n in (0, 1)], lr=0.1, momentum=0.9)
+    first, second = optimizer.param_groups
+
+    def exchange() -> None:
+        first["params"], second["params"] = second["params"], first["params"]
+
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        exchange,
+        lambda: first["params"].reverse(),
+        lambda: first.update(mine=1),
+        lambda: first.update({"lr": first.pop("lr")}),  # in another order
+        lambda: first.update(lr=torch.tensor(0.2)),
+        lambda: optimizer.add_param_group({"params": module[2].parameters(), "lr": 0.3}),
+        lambda: optimizer.param_groups.reverse(),
+        lambda: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
+        lambda: optimizer.param_groups[0]["params"].clear(),
+    ]
+    for change in changes:
+        change()
+        assert_saved_as_loaded(OptimizerItem("o", optimizer, names))
+
+
+def assert_saved_as_loaded(item: OptimizerItem) -> None:
+    wanted, found = Leaves(), item.leaves("it")
+    flatten(item.to_save(), "it", wanted)
+    starts = ("it/state.", "it/own_state.")
+    assert found.stepped == {leaf for leaf in wanted.tensors if leaf.startswith(starts)}
+    assert found.unlike == {leaf for leaf in wanted.values if leaf.startswith("it/place_of.")}
+    assert found.values == wanted.values
+    assert found.containers == wanted.containers
+    assert list(found.tensors) == list(wanted.tensors)
+    assert all(found.tensors[name] is one for name, one in wanted.tensors.items())
 
 
 def test_options_of_one_name_are_refused() -> None:
