@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,6 +26,8 @@ TIMEOUT = timedelta(hours=2)
 STRUCTURE_TIMEOUT = timedelta(minutes=30)
 # Seconds after which a rank warns that it waits for ranks that may never make the same call.
 WAIT_WARNING_S = 60.0
+# Of gloo ("Timed out waiting 1000ms") and of the store that its groups meet in ("wait timeout").
+_TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
 
 
 class RankGroup:
@@ -95,14 +100,17 @@ class RankGroup:
         """Returns what `produce` returns on rank 0; an exception there is raised on every rank.
 
         Raises:
-            OtherRankError: another rank has ended.
+            OtherRankError: another rank has ended; or, on others than rank 0, the exception there
+                cannot be sent.
         """
         answer: tuple[T | None, Exception | None, Exception | None] = (None, None, None)
         if self.rank == 0:
             try:
                 answer = (produce(), None, None)
             except Exception as error:
-                self.broadcast((None, error, _system_error(error)), self.control)
+                sent = error if _can_be_sent(error) else _described(error, self.rank)
+                with suppress(OtherRankError):  # this rank has an error of its own
+                    self.broadcast((None, sent, _system_error(error)), self.control)
                 raise
         result, problem, cause = self.broadcast(answer, self.control)
         if problem is not None:
@@ -127,11 +135,13 @@ class RankGroup:
             failure = error
         try:
             gathered = self.all_gather(self._sendable_failure(failure), self.control)
-        except OtherRankError as lost:
-            raise failure or lost from lost.__cause__
-        failures = [found for found in gathered if found]
-        if failure is not None:
+        except OtherRankError:
+            if failure is None:
+                raise
+            gathered = []
+        if failure is not None:  # with its own cause, by which a retry is decided
             raise failure
+        failures = [found for found in gathered if found]
         if failures:
             kind, _, cause = failures[0]
             raise kind("; ".join(text for _, text, _ in failures)) from cause
@@ -145,8 +155,8 @@ class RankGroup:
             return None
         if isinstance(failure, CheckpointError):
             return type(failure), f"rank {self.rank}: {failure}", _system_error(failure)
-        text = f"rank {self.rank}: {type(failure).__name__}: {failure}"
-        return OtherRankError, text, _system_error(failure)
+        described = _described(failure, self.rank)
+        return OtherRankError, str(described), _system_error(failure)
 
     def close(self) -> None:
         """Release the groups, unless torch.distributed was already shut down."""
@@ -155,6 +165,22 @@ class RankGroup:
                 if group is not None:
                     dist.destroy_process_group(group)
         self.control = self.structures = None
+
+
+def _can_be_sent(error: Exception) -> bool:
+    """Whether an error can be pickled, and made again of what was pickled. If not, the ranks that
+    wait for it would wait in vain."""
+    try:
+        pickle.dumps(error)
+        copy.copy(error)
+    except Exception:  # noqa: BLE001 - of the code of any class
+        return False
+    return True
+
+
+def _described(failure: Exception, rank: int) -> OtherRankError:
+    """Returns what the other ranks raise for a failure of a rank."""
+    return OtherRankError(f"rank {rank}: {type(failure).__name__}: {failure}")
 
 
 def _system_error(failure: BaseException) -> Exception | None:
@@ -176,5 +202,6 @@ def report_other_rank() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        what = "did not answer in time" if "Timed out" in str(error) else "has ended"
+        is_late = _TIMEOUT_WORDS.search(str(error)) is not None
+        what = "did not answer in time" if is_late else "has ended"
         raise OtherRankError(f"another rank {what}: {error}") from error

@@ -1,0 +1,92 @@
+"""What a rank raises when something fails on it or on another one, where the other ranks are
+played."""
+
+import errno
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpointing.errors import DamagedError, OtherRankError
+from checkpointing.ranks.rank_group import RankGroup, report_other_rank
+
+
+class Lonely(RankGroup):
+    """Rank 0, whose peers have ended."""
+
+    def broadcast(self, thing: Any, group: object) -> Any:
+        raise OtherRankError("another rank has ended: Connection closed by peer")
+
+    def all_gather(self, thing: Any, group: object) -> list[Any]:
+        raise OtherRankError("another rank has ended: Connection closed by peer")
+
+
+def fail_by_the_system() -> None:
+    raise DamagedError("pack 3") from OSError(errno.ESTALE, "Stale file handle")
+
+
+def collectives_of(ranks: RankGroup) -> list[Callable[[Callable[[], None]], None]]:
+    return [ranks.all_or_none, ranks.from_rank0]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_whose_peers_have_ended_raises_its_own_error_with_its_own_cause(number: int) -> None:
+    """By the cause, a retry is decided."""
+    with pytest.raises(DamagedError, match="pack 3") as caught:
+        collectives_of(Lonely())[number](fail_by_the_system)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ESTALE
+
+
+def test_a_rank_that_did_not_fail_says_that_another_one_has_ended() -> None:
+    with pytest.raises(OtherRankError, match="has ended"):
+        Lonely().all_or_none(lambda: None)
+
+
+class LocksError(Exception):
+    """An error that cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("held")
+        self.lock = threading.Lock()
+
+
+class TwoWordsError(Exception):
+    """An error that cannot be made again of what is pickled of it."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+
+
+@pytest.mark.parametrize("error", [LocksError(), TwoWordsError("a", "b")])
+def test_an_error_that_cannot_be_sent_is_described_to_the_other_ranks(error: Exception) -> None:
+    sent: list[Any] = []
+
+    class Heard(RankGroup):
+        def broadcast(self, thing: Any, group: object) -> Any:
+            sent.append(thing)
+            return thing
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        Heard().from_rank0(fail)
+    ((_, described, cause),) = sent
+    assert type(described) is OtherRankError
+    assert str(described) == f"rank 0: {type(error).__name__}: {error}"
+    assert cause is None
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("[/gloo/tcp/unbound_buffer.cc:81] Timed out waiting 1000ms for recv", "answer in time"),
+        ("wait timeout after 1000ms, keys: /default_pg/0", "answer in time"),
+        ("[/gloo/tcp/pair.cc:547] Connection closed by peer", "has ended"),
+    ],
+)
+def test_a_rank_that_is_late_is_told_from_one_that_has_ended(said: str, what: str) -> None:
+    with pytest.raises(OtherRankError, match=what), report_other_rank():
+        raise RuntimeError(said)
