@@ -131,7 +131,7 @@ class MixedOrder:
         entries). The others are only counted. None: to sort them takes less time, or there is no
         other way."""
         streams = len(self.orders) * self.orders[0].streams
-        is_little = size * _MOST_COUNTED >= streams and size >= _LEAST_RANKS * len(entries)
+        is_little = size * _MOST_COUNTED >= streams and size >= _LEAST_RANKS * len(entries) > 0
         if not (is_little and self._are_alike and self._have_same_streams):
             return None
         found, each = [], max(1, _STEPS_BLOCK // size)

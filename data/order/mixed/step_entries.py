@@ -22,6 +22,9 @@ from data.order.virtual_streams import distinct
 MOST_STREAMS = 2**11
 """Of each dataset, so that a number of 63 bits tells step, stream, position and candidate."""
 _FEW_BLOCKS = 8  # of a step, of which one is cut: all are sorted
+_LEAST_GROUP = 2**10
+"""Positions of the blocks of a group of candidates: with small blocks, there would be more groups
+than candidates."""
 _MOST_PARTS = 2  # of epochs of a dataset in a step, in the mean
 _MOST_EPOCHS = MAX_POSITION // 2**20
 
@@ -77,21 +80,24 @@ def entries_of_steps(
     taken = _Taken.of(parts, steps, entries)
     pair, datasets, own = _candidates(parts, taken.is_taken)
     of = blocks.blocks_of(datasets, own)
-    firsts = (cuts[:-1] - blocks.begin) // blocks.block
-    groups = _Groups.of(pair, of - firsts[taken.steps][pair], taken.steps)
+    together = max(1, _LEAST_GROUP // blocks.block)
+    firsts = (cuts[:-1] - blocks.begin) // (blocks.block * together)
+    groups = _Groups.of(pair, of // together - firsts[taken.steps][pair], taken.steps)
     kept, begins = groups.chosen(taken.begins, len(entries))
-    group, datasets, own, of = groups.group[kept], datasets[kept], own[kept], of[kept]
+    pair, datasets, own, of = pair[kept], datasets[kept], own[kept], of[kept]
     if known is None:
         known = blocks.sorted(distinct(of)[0])
     slots = known.slots(of, datasets, own - blocks.before[of, datasets])
+    places = of * blocks.block + slots
     # of one sorted number each, which takes less time than to sort the numbers of candidates
-    keys = (group << known.bits) + slots
+    keys = pair << ((len(blocks.before) - 1) * blocks.block).bit_length()
+    keys += places
     keys <<= (bits := own.size.bit_length())
     keys += np.arange(own.size)
     keys.sort()
     keys &= (1 << bits) - 1
     chosen = keys[begins[:, None] + np.arange(len(entries))]
-    positions = blocks.begin + of * blocks.block + slots
+    positions = blocks.begin + places
     return StepEntries(positions[chosen], datasets[chosen], own[chosen])
 
 
@@ -121,7 +127,7 @@ class _Taken(NamedTuple):
 
 
 class _Groups(NamedTuple):
-    """The candidates by step, stream and block: G groups, in this order."""
+    """The candidates by step, stream and range of blocks: G groups, in this order."""
 
     group: Ints
     """Shape (n,): the group of each candidate."""
@@ -131,16 +137,16 @@ class _Groups(NamedTuple):
     """Shape (G,): how many candidates there are up to the end of each group."""
 
     @classmethod
-    def of(cls, pair: Ints, block: Ints, steps: Ints) -> _Groups:
+    def of(cls, pair: Ints, place: Ints, steps: Ints) -> _Groups:
         """Group n candidates.
 
         Args:
             pair: the number of the step and stream of each, of P pairs.
-            block: the number of its block in the step.
+            place: the number of the range of blocks of each in the step.
             steps: the step of each pair, with shape (P,).
         """
-        width = int(block.max()) + 1
-        group = pair * width + block
+        width = int(place.max()) + 1
+        group = pair * width + place
         sizes = np.bincount(group, minlength=steps.size * width)
         return cls(group, np.repeat(steps, width), np.cumsum(sizes))
 

@@ -1,6 +1,7 @@
 """Mixing: exact shares, own positions without a gap, weights changeable at any position."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +140,26 @@ def test_entries_are_found_where_no_block_is_cut_by_a_step(block: int) -> None:
     mixed = MixedOrder(orders, Mixture([segment(0, [1, 2, 3])], block=block))
     for entries in (range(3, 30), range(2 * block - 30, 2 * block)):
         _check_entries(mixed, 6 * block, 2 * block, 5, entries)
+
+
+@pytest.mark.parametrize(("block", "weights"), [(1, [1]), (2, [1, 1]), (7, [2, 3]), (48, [1, 5])])
+def test_entries_are_found_in_small_blocks(block: int, weights: list[int]) -> None:
+    orders = [Order([3001 + n, 999], seed=n, streams=40) for n in range(len(weights))]
+    mixed = MixedOrder(orders, Mixture([segment(0, weights)], block=block))
+    for first in (10**6, 3 * block * 400):
+        _check_entries(mixed, first, 400, 9, range(101, 155))
+    assert mixed.entries_of(0, 400, 9, range(101, 101)) is None
+
+
+def test_entries_in_small_blocks_take_little_memory() -> None:
+    mixed = MixedOrder([Order([10**7], streams=256)], Mixture([segment(0, [1])], block=4))
+    tracemalloc.start()
+    try:
+        assert mixed.entries_of(10**9, 1024, 256, range(512, 640)) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * 256 * 1024, "100 bytes for each position"
 
 
 @pytest.mark.parametrize(("block", "kind"), [(4, np.uint32), (2**31, np.uint64)])
