@@ -182,6 +182,7 @@ class Checkpointer:
             FormatError: the checkpoint is of a format that this version does not know.
             TypeError, ValueError: `state` holds something that cannot be saved or restored.
             StageError: the node has not enough memory for the snapshots.
+            OtherRankError: another rank has ended, or failed with another kind of error.
         """
         self._need_open()
         self._shipper.settle()
