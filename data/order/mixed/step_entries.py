@@ -80,12 +80,13 @@ def entries_of_steps(
     taken = _Taken.of(parts, steps, entries)
     pair, datasets, own = _candidates(parts, taken.is_taken)
     of = blocks.blocks_of(datasets, own)
-    together = max(1, _LEAST_GROUP // blocks.block)
-    firsts = (cuts[:-1] - blocks.begin) // (blocks.block * together)
-    groups = _Groups.of(pair, of // together - firsts[taken.steps][pair], taken.steps)
-    kept, begins = groups.chosen(taken.begins, len(entries))
-    pair, datasets, own, of = pair[kept], datasets[kept], own[kept], of[kept]
+    begins = taken.begins
     if known is None:
+        together = max(1, _LEAST_GROUP // blocks.block)
+        firsts = (cuts[:-1] - blocks.begin) // (blocks.block * together)
+        groups = _Groups.of(pair, of // together - firsts[taken.steps][pair], taken.steps)
+        kept, begins = groups.chosen(begins, len(entries))
+        pair, datasets, own, of = pair[kept], datasets[kept], own[kept], of[kept]
         known = blocks.sorted(distinct(of)[0])
     slots = known.slots(of, datasets, own - blocks.before[of, datasets])
     places = of * blocks.block + slots
