@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from checkpointing.errors import OtherRankError
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.system.atomic_files import read_json, write_json
@@ -20,6 +21,8 @@ HANG = "Hang"
 FAULTY_NODE = "FaultyNodeError"
 """Error type of a worker whose node, or a peer's, computes wrongly: another generation, with other
 nodes, is needed."""
+_RANK = re.compile(r"rank \d+: ")
+"""The beginning of the message of an `OtherRankError` that describes the error of that rank."""
 _ATTEMPT = re.compile(r"\.attempt(\d+)\.")
 
 
@@ -167,7 +170,8 @@ def errors_in(folder: Path, attempt: int | None = None) -> list[WorkerError]:
 def first_error(folder: Path, attempt: int | None = None) -> WorkerError | None:
     """Returns the earliest error of an attempt, or None.
 
-    The earliest error is the cause: later errors of other ranks are mostly lost connections.
+    The earliest error is the cause: later errors of other ranks are mostly lost connections. See
+    `order_of`.
 
     Args:
         folder: the folder with the logs of the workers.
@@ -175,7 +179,14 @@ def first_error(folder: Path, attempt: int | None = None) -> WorkerError | None:
     """
     if attempt is None:
         attempt = max(map(_attempt, folder.glob("rank*.error.json")), default=0)
-    return min(errors_in(folder, attempt), key=lambda error: error.time, default=None)
+    return min(errors_in(folder, attempt), key=order_of, default=None)
+
+
+def order_of(error: WorkerError) -> tuple[bool, float]:
+    """Returns the key that sorts the errors of an attempt, the cause first: by time, but an error
+    that describes one of another rank, which was raised at the same moment, after all others."""
+    is_description = error.type == OtherRankError.__name__ and _RANK.match(error.message)
+    return bool(is_description), error.time
 
 
 def _attempt(path: Path) -> int:

@@ -172,12 +172,14 @@ def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerEr
     Args:
         generation: the number of the generation; None: the newest that has an error.
     """
+    from hpckit.agent.exit_report import order_of
+
     numbers = run.generation_numbers() if generation is None else [generation]
     for number in reversed(numbers):
         errors = [_error_of_node(folder) for folder in run.generation_logs(number).glob("n*")]
         there = [error for error in errors if error is not None]
         if there:
-            return number, min(there, key=lambda error: error.time)
+            return number, min(there, key=order_of)
     return None
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpckit.agent.error_repetition import MOST_REPEATS, place_of
-from hpckit.agent.exit_report import FAULTY_NODE, HANG, ExitReport, NodeExit, WorkerError
+from hpckit.agent.exit_report import (
+    FAULTY_NODE,
+    HANG,
+    ExitReport,
+    NodeExit,
+    WorkerError,
+    order_of,
+)
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RetrySpec
 from hpckit.events.schema import Event, GenerationEnded, GenerationStarted
@@ -261,4 +268,4 @@ def used_retries(events: Sequence[Event], kind: VerdictKind) -> int:
 
 def _first_error(reports: Sequence[ExitReport]) -> WorkerError | None:
     errors = [report.error for report in reports if report.error]
-    return min(errors, key=lambda error: error.time, default=None)
+    return min(errors, key=order_of, default=None)

@@ -54,6 +54,30 @@ def test_the_earliest_error_of_the_last_attempt_is_the_first(tmp_path: Path) -> 
     assert (found.rank, found.type) == (1, HANG)
 
 
+@pytest.mark.parametrize(
+    ("type_", "message", "first"),
+    [
+        ("OtherRankError", "rank 1: KeyError: 'x'", 1),
+        ("OtherRankError", "another rank has ended: Connection closed by peer", 0),
+        ("KeyError", "rank 1: ", 0),
+    ],
+)
+def test_an_error_comes_before_its_description_by_another_rank(
+    tmp_path: Path, type_: str, message: str, first: int
+) -> None:
+    run = RunDir(tmp_path)
+    folder = run.node_logs(1, 0)
+    folder.mkdir(parents=True)
+    errors = (
+        WorkerError(0, type_, message, "", 3.0),
+        WorkerError(1, "KeyError", "'x'", "", 3.1),
+        WorkerError(2, "OtherRankError", "rank 1: KeyError: 'x'", "", 3.2),
+    )
+    for rank, error in enumerate(errors):
+        write_json(run.rank_error(1, 0, rank, 0), asdict(error))
+    assert first_error(folder) == errors[first]
+
+
 def test_an_error_of_an_earlier_version_is_still_read() -> None:
     known = ("rank", "type", "message", "traceback", "time")
     values = {key: value for key, value in asdict(ERROR).items() if key in known}

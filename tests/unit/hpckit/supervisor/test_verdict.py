@@ -104,6 +104,14 @@ def test_for_good_is_said_in_the_words_of_who_refused() -> None:
     assert (verdict.kind, verdict.error) == (VerdictKind.PERMANENT, error(1, 2.0))
 
 
+def test_a_verdict_names_the_error_of_a_rank_and_not_what_another_one_says_of_it() -> None:
+    described = WorkerError(0, "OtherRankError", "rank 1: ValueError: of rank 1", "", 1.0)
+    ended = ending(NONE, [FAILED, FAILED], error=described)
+    late = replace(ended.reports[1], error=error(1, 2.0))
+    verdict = judge(replace(ended, reports=(ended.reports[0], late)), [], RETRY)
+    assert verdict.error == error(1, 2.0)
+
+
 @pytest.mark.parametrize(
     ("end", "kind", "final"),
     [
