@@ -44,7 +44,7 @@ class CheckpointInfo:
     items: tuple[str, ...]
     metrics: Mapping[str, float] = field(hash=False)
     state: State
-    key: str  # key of the manifest, or of the folder of part records
+    key: str  # key of the manifest, or the prefix of the keys of its part records
     problem: str | None = None
     differing: str | None = None  # the tensors of which ranks held different replicas
     is_suspect: bool = False  # so that `restore` prefers another checkpoint
