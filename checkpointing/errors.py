@@ -1,6 +1,8 @@
 """The exceptions of this package, one class for each problem that a caller may handle
 separately."""
 
+from collections.abc import Iterator
+
 
 class CheckpointError(RuntimeError):
     """Base class of all exceptions that this package raises on purpose."""
@@ -49,3 +51,11 @@ class ServiceError(CheckpointError):
 class StageError(CheckpointError):
     """No snapshot was staged: there is no memory for it, or the copy is not one consistent
     state."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, then the error that caused it, and so on."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__

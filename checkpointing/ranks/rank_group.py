@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from checkpointing.errors import CheckpointError, OtherRankError
+from checkpointing.errors import CheckpointError, OtherRankError, causes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -186,13 +186,11 @@ def _described(failure: Exception, rank: int) -> OtherRankError:
 def _system_error(failure: BaseException) -> Exception | None:
     """Returns the error of the operating system among a failure and its causes, without what may
     not be pickled: it says that a retry may help."""
-    one: BaseException | None = failure
-    while one is not None:
+    for one in causes(failure):
         if isinstance(one, OSError):
             return OSError(one.errno, one.strerror) if one.errno else OSError(str(one))
         if isinstance(one, MemoryError):
             return MemoryError(str(one))
-        one = one.__cause__
     return None
 
 

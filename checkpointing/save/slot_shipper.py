@@ -142,8 +142,7 @@ class SlotShipper(SnapshotShipper):
 
     def settle(self) -> None:
         self._stager.settle()
-        if not all(task.done() for task in self._handover):
-            wait(self._handover)  # the last task is enough: the pool has one thread
+        wait(self._handover)  # the last task is enough: the pool has one thread
 
     def finish(self, timeout_s: float) -> None:
         self.settle()

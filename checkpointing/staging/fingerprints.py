@@ -94,8 +94,7 @@ class SampleMemory:
         """Returns room for so many pieces of each unit, uint8[count, PIECE], the same as before,
         once all users of the sample before have ended. They have long since, unless its save was
         skipped or interrupted."""
-        if not all(user.done() for user in self._users):
-            wait(self._users)
+        wait(self._users)
         self._users.clear()
         if counts != self._counts:
             if len(self._room) < sum(counts):
@@ -157,8 +156,8 @@ class TensorSample:
     def _read(
         self, units: Sequence[_Bytes], places: Sequence[_Bytes], helper: Executor | None
     ) -> list[_Kept]:
-        # Threads hand the GIL over slowly. So whatever needs it is done before, and each of the
-        # calls that copy without it is followed by another one at once.
+        # Another thread takes long to get the GIL. So the views, which need it, are made first, and
+        # between two copies, which release it, only a digest is computed.
         pieces = [self._pieces(unit, len(place)) for unit, place in zip(units, places, strict=True)]
         left, found = deque(range(len(units))), dict[int, _Kept]()
 

@@ -5,10 +5,11 @@ those that are raised at the same step each time."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from checkpointing import CheckpointError, OtherRankError, SaveError, ServiceError, StoreError
+from checkpointing.errors import causes
 from data import DataError
 from hpckit.config.spec_parser import SpecError
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -26,22 +27,14 @@ def is_permanent(error: BaseException) -> bool:
     """Whether another attempt would fail in the same way. Errors of storage and of memory are not
     permanent, since both may be available next time; of an error on another rank, that rank
     decides."""
-    if memory_of(error) is not None or any(map(_may_pass, _causes(error))):
+    if memory_of(error) is not None or any(map(_may_pass, causes(error))):
         return False
     return isinstance(error, _OF_INPUT)
 
 
 def is_passing(error: BaseException) -> bool:
     """Whether the error came from storage, the network or another rank and may not occur again."""
-    return any(_may_pass(one) or _is_of_network(one) for one in _causes(error))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, then the error that caused it, and so on."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__
+    return any(_may_pass(one) or _is_of_network(one) for one in causes(error))
 
 
 def _may_pass(error: BaseException) -> bool:
