@@ -148,16 +148,22 @@ class _IdleClient:
 def _all_or_none(
     ranks: RankGroup, do: Callable[[], T], what: str, kind: type[CheckpointError]
 ) -> T:
-    """Returns what `do` returns once it has succeeded on all ranks; else raises on all of them."""
-    result: T | None = None
-    problem = None
+    """Returns what `do` opens once it has succeeded on all ranks; else closes it and raises on all
+    of them, with `what` in the message, an error of `kind` or of the more specific class that `do`
+    raised."""
+    opened: list[T] = []
+
+    def open_here() -> T:
+        try:
+            opened.append(do())
+        except (CheckpointError, OSError) as error:
+            raised = type(error) if isinstance(error, kind) else kind
+            raise raised(f"{what}: {error}") from error
+        return opened[0]
+
     try:
-        result = do()
-    except (CheckpointError, OSError) as error:
-        problem = f"rank {ranks.rank}: {error}" if ranks.world_size > 1 else str(error)
-    problems = [p for p in ranks.all_gather(problem, ranks.control) if p]
-    if problems or result is None:
-        if result is not None:
-            result.close()
-        raise kind(f"{what}: {'; '.join(problems)}")
-    return result
+        return ranks.all_or_none(open_here)
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise

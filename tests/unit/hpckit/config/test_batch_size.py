@@ -1,4 +1,4 @@
-"""The batch and the learning rate of worlds of other sizes."""
+"""The batch of worlds of other sizes, and the learning rate that follows it."""
 
 from __future__ import annotations
 
