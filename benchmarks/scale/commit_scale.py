@@ -1,12 +1,13 @@
 """What a commit costs its leader, by the number of ranks: processor time, memory and requests.
 
-    python -m benchmarks.scale.commit_scale [--ranks 16 160 1600 16384]
+    python -m benchmarks.scale.commit_scale [--ranks 16 160 1600 16384] [--tensors 8]
 
 The part records of all ranks are built by the code that builds them in a save, and committed by the
 code that commits a save, in a store in memory that counts requests as S3 does: 1,000 keys for each
-listing and each deletion. Groups of 16 ranks share eight matrices, of which each rank has a block
-of rows. Each size runs in a process of its own. The last column is the increase of the largest
-memory of the process by the commit; the records and the manifest in the store are not part of it.
+listing and each deletion. Groups of 16 ranks share some matrices, of which each rank has a block
+of rows in eight chunks: two numbers of matrices show what a record costs besides its chunks. Each
+size runs in a process of its own. The last column is the increase of the largest memory of the
+process by the commit; the records and the manifest in the store are not part of it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from checkpointing.store.write.manifest_commit import commit
 from hpckit.planner.store_costs import PAGE
 
 SAVE = SaveId("run", 1, "aaaaaaaa")
-SHARDS, TENSORS, ROWS, WIDE = 16, 8, 64, 4096
+SHARDS, ROWS, WIDE = 16, 64, 4096
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ class RequestCounter(ForwardingStorage):
         super().delete(named)
 
 
-def part(rank: int, ranks: int) -> ManifestContent:
-    """Returns what a rank has written."""
+def part(rank: int, ranks: int, tensors: int) -> ManifestContent:
+    """Returns what a rank has written of so many matrices."""
     table, pack, at = ItemTable(), new_pack(SAVE.session), 8
     shape = (SHARDS * ROWS, WIDE)
     spec = TensorSpec("float32", shape, tile_shape(shape, 4))
-    for number in range(TENSORS):
+    for number in range(tensors):
         placed = {}
         for box in tiles(Box((rank % SHARDS * ROWS, 0), (ROWS, WIDE)), spec.tile):
             size, id_, check = 4 * box.count, secrets.token_bytes(32), random.getrandbits(64)
@@ -94,13 +95,13 @@ def part(rank: int, ranks: int) -> ManifestContent:
     return ManifestContent(ManifestHeader(SAVE, 0.0, ranks), {"model": table}, {pack: at})
 
 
-def committed(ranks: int) -> CommitCost:
-    """Returns what a commit of so many ranks costs."""
+def committed(ranks: int, tensors: int) -> CommitCost:
+    """Returns what a commit of so many ranks costs, each of which has so many matrices."""
     storage = RequestCounter(MemoryStorage(f"memory://{secrets.token_hex(4)}"))
     store = Store.at(storage, create=True)
     total = 0
     for rank in range(ranks):
-        record = build_part(part(rank, ranks), rank)
+        record = build_part(part(rank, ranks, tensors), rank)
         storage.create(SAVE.part(rank), record)
         total += len(record)
     storage.lists = storage.gets = 0
@@ -128,8 +129,9 @@ def _peak() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 160, 1600, 16384])
-    sizes = parser.parse_args().ranks
-    found = [in_fresh(committed, ranks) for ranks in sizes]
+    parser.add_argument("--tensors", type=int, default=8, help="of each rank, of eight chunks each")
+    asked = parser.parse_args()
+    found = [in_fresh(committed, ranks, asked.tensors) for ranks in asked.ranks]
     head = ("ranks", "chunks", "records", "processor", "of a rank", "LIST", "GET", "DELETE", "MB")
     shown = Shown(*head)
     for one in found:

@@ -1,13 +1,13 @@
 """What a checkpoint of 16,384 ranks asks of its store, on paper; and what its manifest costs.
 
-    python -m benchmarks.store.store_scale [--layers 8]
+    python -m benchmarks.store.store_scale [--layers 8] [--fsdp 128]
 
 The state is that of Llama 3 405B in float32 with both moments of AdamW (4,860 GB). Each weight is
 split over 8 ranks by tensor parallelism (TP), each part over 128 ranks by FSDP, and the layers over
-16 pipeline stages. The requests are those of `hpckit.planner.store_costs`, which a test compares
-with real saves. A manifest of all ranks would not fit into this machine's memory, so the parts of
-the ranks of one TP rank and stage are made, merged, encoded and decoded, each with all the layers
-that a rank has; every number is per chunk.
+16 pipeline stages. With `--fsdp 781`, there are 99,968 ranks on paper. The requests are those of
+`hpckit.planner.store_costs`, which a test compares with real saves. A manifest of all ranks would
+not fit into this machine's memory, so the parts of the ranks of one TP rank and stage are made,
+merged, encoded and decoded, each with all the layers that a rank has; every number is per chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable
 from itertools import product
+from math import ceil
 from typing import TypeVar
 
 from rich.console import Console
@@ -60,24 +61,28 @@ WEIGHTS = {  # shape, and the dimension that TP cuts
     "w2": ((WIDE, HIDDEN), 1),
 }
 TP, FSDP, STAGES, LAYERS = 8, 128, 16, 126
-RANKS, NODES, STATE = TP * FSDP * STAGES, TP * FSDP * STAGES // 8, 4_860 * 10**9
+STATE = 4_860 * 10**9
 COPIES = 3  # of each weight: itself and two moments
 SAVE = SaveId("run", 1, "aaaaaaaa")
 
 
-def own(name: str, rank: int) -> tuple[TensorSpec, Box]:
-    """Returns the part of a weight that a rank of a stage with TP rank 0 holds."""
+def own(name: str, rank: int, fsdp: int = FSDP) -> tuple[TensorSpec, Box]:
+    """Returns the part of a weight that a rank of a stage with TP rank 0 holds; as FSDP divides
+    rows, the last ranks may have none."""
     shape, cut = WEIGHTS[name]
-    sizes = [extent // TP if dim == cut else extent for dim, extent in enumerate(shape)]
-    sizes[0] //= FSDP
+    rows, columns = (extent // TP if dim == cut else extent for dim, extent in enumerate(shape))
+    each = ceil(rows / fsdp)
+    start = min(each * rank, rows)
     return TensorSpec("float32", shape, tile_shape(shape, 4)), Box(
-        (sizes[0] * rank, 0), tuple(sizes)
+        (start, 0), (min(each, rows - start), columns)
     )
 
 
-def chunks_per_rank() -> int:
-    layer = sum(len(list(tiles(box, spec.tile))) for spec, box in (own(n, 0) for n in WEIGHTS))
-    return round(layer * COPIES * LAYERS / STAGES)
+def chunks_per_rank(fsdp: int) -> int:
+    """Returns the mean number of chunks of a rank."""
+    parts = (own(name, rank, fsdp) for name, rank in product(WEIGHTS, range(fsdp)))
+    layer = sum(len(list(tiles(box, spec.tile))) for spec, box in parts if box.count)
+    return round(layer * COPIES * LAYERS / STAGES / fsdp)
 
 
 def part(rank: int, layers: int) -> ManifestContent:
@@ -143,22 +148,23 @@ def measured(layers: int) -> tuple[dict[str, float], int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--layers", type=int, default=8, help="of a stage")
+    parser.add_argument("--layers", type=int, default=8, help="of a stage, that are measured")
+    parser.add_argument("--fsdp", type=int, default=FSDP, help="ranks of FSDP, on paper")
     asked = parser.parse_args()
-    chunks = chunks_per_rank()
+    chunks, ranks = chunks_per_rank(asked.fsdp), TP * asked.fsdp * STAGES
     _tell_requests(
-        CheckpointShape(RANKS, NODES, 2, chunks, STATE // RANKS // chunks, PACK_BYTES, 3)
+        CheckpointShape(ranks, ranks // 8, 2, chunks, STATE // ranks // chunks, PACK_BYTES, 3)
     )
     found, made, size = measured(asked.layers)
-    head = ("processor time", f"{made:,} chunks", "each", f"{RANKS * chunks:,} chunks")
+    head = ("processor time", f"{made:,} chunks", "each", f"{ranks * chunks:,} chunks")
     shown = Shown(*head)
     for name, spent in found.items():
         each_s = spent / made
-        all_s = each_s * RANKS * chunks
-        shown.add_row(name, f"{spent:.2f} s", f"{1e6 * each_s:.1f} µs", f"{all_s:,.0f} s")
+        all_s = each_s * ranks * chunks
+        shown.add_row(name, f"{spent:.2f} s", f"{1e6 * each_s:.2f} µs", f"{all_s:,.0f} s")
     Console().print(shown)
     print(f"{size / made:.1f} bytes of manifest for each chunk")
-    print(f"{listing(RANKS):.2f} s to list {RANKS:,} parts")
+    print(f"{listing(ranks):.2f} s to list {ranks:,} parts")
 
 
 def _tell_requests(saved: CheckpointShape) -> None:
