@@ -62,12 +62,16 @@ def simulate(
         typer.Option(min=0.001, help=f"GB/s of the store; by default {_STORE_GBPS} per GPU."),
     ] = None,
     manifest: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds to write a manifest (benchmarks.store.store_scale)."),
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds to write a manifest; by default as measured for each chunk of a 405B "
+            "model (benchmarks.store.store_scale).",
+        ),
+    ] = None,
     manifest_read: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to read it; by default as many as to write it."),
+        typer.Option(min=0, help="Seconds to read it on all nodes; by default by the same."),
     ] = None,
     host_gbps: Annotated[
         float, typer.Option(min=0.001, help="GB/s from the GPUs of a node to its host memory.")
@@ -107,6 +111,7 @@ def simulate(
     guesses; give your own. docs/scale.md compares it with published figures and measured faults.
     """
     from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.planner.goodput import manifest_times
     from hpckit.planner.goodput.snapshot_tiers import TIERS, Fleet, outcome
 
     if lost_share + hang_share > 1:
@@ -116,6 +121,11 @@ def simulate(
     nodes = -(-gpus // gpus_per_node)
     if shrink >= nodes:
         raise typer.BadParameter(f"--shrink leaves no node of {count(nodes, 'node')}")
+    gbps = _STORE_GBPS * gpus if store_gbps is None else store_gbps
+    if manifest is None:
+        manifest = manifest_times.write_s(gpus)
+    if manifest_read is None:
+        manifest_read = manifest_times.read_s(gpus, nodes, gbps)
     fleet = Fleet(
         gpus=gpus,
         gpus_per_node=gpus_per_node,
@@ -128,9 +138,9 @@ def simulate(
         shrink=shrink,
         repair_hours=repair_hours,
         queue_s=queue,
-        store_gbps=_STORE_GBPS * gpus if store_gbps is None else store_gbps,
+        store_gbps=gbps,
         manifest_s=manifest,
-        manifest_read_s=manifest if manifest_read is None else manifest_read,
+        manifest_read_s=manifest_read,
         host_gbps=host_gbps,
         network_gbps=network_gbps,
         detect_s=detect,
@@ -150,11 +160,13 @@ def simulate(
 
 def _print_outcomes(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
     from hpckit.cli.common.command_output import table
-    from hpckit.text.quantities import count, decimal, span
+    from hpckit.text.quantities import count, decimal, span, span_s
 
     out.fact("failures", f"one every {span(fleet.mtbf_s)}, {count(fleet.nodes, 'node')}")
     rate, state = decimal(fleet.store_gbps * 1e9, "B/s"), decimal(fleet.state_gb * 1e9)
     out.fact("store", f"{rate} for {state}")
+    times = f"{span_s(fleet.manifest_s)} to write, {span_s(fleet.manifest_read_s)} to read"
+    out.fact("manifest", times)
     out.fact("spares", f"{count(fleet.spares, 'node')}, back after {fleet.repair_hours:g} h")
     out.line()
     nonzero = {part for one in found for part, share in one.shares.items() if share > 0}
