@@ -60,6 +60,8 @@ def mlperf_checkpoint(
         if scale not in SCALES:
             raise CommandError(f"--scale: {scale!r} is not one of {', '.join(SCALES)}")
         if plan:
+            if store is not None or overrides:
+                raise CommandError("--plan: measures nothing, so leave out --store and overrides")
             _print_plan(out, store_gbps)
             return
         if store_gbps is not None:

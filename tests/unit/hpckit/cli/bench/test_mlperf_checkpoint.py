@@ -18,6 +18,8 @@ from hpckit.cli.main import app
         ("--store s3:/b/x", "--store: s3:/b/x is neither a path nor a URL; did you mean s3://b/x"),
         ("--store file:///tmp", "--store: /tmp exists already; name a folder that does not"),
         ("--store x --store-gbps 3", "--store-gbps: is only for --plan"),
+        ("--plan --store x", "--plan: measures nothing, so leave out --store and overrides"),
+        ("--plan launch.nodes=2", "--plan: measures nothing"),
         ("--store x train.steps=4", "train.steps: has no effect on a program"),
     ],
 )
