@@ -6,5 +6,5 @@ A benchmark is found without its folder, too: `python -m benchmarks.recovery`.
 
 from pathlib import Path
 
-ROOMS = ("checkpoint", "common", "data", "run", "scale", "store")
+ROOMS = ("checkpoint", "common", "data", "device", "run", "scale", "store")
 __path__ += [str(Path(__file__).parent / room) for room in ROOMS]

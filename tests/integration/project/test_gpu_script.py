@@ -1,0 +1,57 @@
+"""benchmarks/gpu.sh on CPUs: its first step, and wrong arguments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(CHECKOUT / "benchmarks" / "gpu.sh"), *words],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_saves_and_restores_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
+    done = run("--device", "cpu", "--only", "saves", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("== CPU, 2 ranks: saves")
+    for word in ("bare copy", "hpckit, overlapped", "hpckit, from memory", "compute beside"):
+        assert word in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    record = CHECKOUT / "benchmarks" / "results" / "gpu-CPU.txt"
+    assert record.read_text() == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--device gpu", "--device: gpu is not one of auto, cpu, cuda"),
+        ("--device cpu --only saves,bench", "--only: bench is not a step"),
+        ("--device cpu --ranks two", "--ranks: two is not a number of ranks"),
+        ("--device cpu --folder /nowhere", "--folder: /nowhere is not a folder"),
+        ("--help", "--help: a value is missing, or it is not an option"),
+    ],
+)
+def test_a_wrong_argument_is_named(words: str, told: str) -> None:
+    done = run(*words.split())
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gpu.sh: {told}\nusage: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_an_error() -> None:
+    done = run("--device", "cuda")
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpu.sh: --device cuda: torch finds no GPU on this machine")
