@@ -2,21 +2,30 @@
 # Runs what depends on a GPU once, in less than 10 minutes and 20 GB, and prints what it has measured
 # with the name of the card: on one node with all of its GPUs. benchmarks/README.md describes it.
 #
-#   benchmarks/gpu.sh [--device auto|cpu|cuda] [--ranks N] [--folder DIR] [--only STEP,...]
+#   benchmarks/gpu.sh [--device auto|cpu|cuda] [--ranks N] [--folder DIR] [--only STEP,...] [--limit S]
 #
 # Everything that is printed is also in benchmarks/results/gpu-CARD.txt. The exit status is 1 if a step
-# has failed or took longer than 95 s. --device cpu runs the same steps on two CPU ranks, with less of
+# has failed or took longer than --limit, by default 95 s. --device cpu runs the same steps on two CPU ranks, with less of
 # everything and without torch.compile.
 set -eu
 
 steps="saves collectives checkpoint precision profile campaign"
-device=auto ranks='' parent=${TMPDIR:-/tmp} only=$steps
+device=auto ranks='' parent=${TMPDIR:-/tmp} only=$steps limit=95
+describe() {
+    echo "usage: benchmarks/gpu.sh [--device auto|cpu|cuda] [--ranks N] [--folder DIR] [--only STEP,...] [--limit S]"
+    echo "steps: $steps"
+    echo "limit: seconds after which a step is ended, by default $limit"
+}
 usage() {
     echo "gpu.sh: $1" >&2
-    echo "usage: benchmarks/gpu.sh [--device auto|cpu|cuda] [--ranks N] [--folder DIR] [--only STEP,...]" >&2
-    echo "steps: $steps" >&2
+    describe >&2
     exit 2
 }
+case ${1-} in -h | --help)
+    describe
+    exit 0
+    ;;
+esac
 while [ $# -gt 0 ]; do
     [ $# -gt 1 ] || usage "$1: a value is missing, or it is not an option"
     case $1 in
@@ -24,12 +33,14 @@ while [ $# -gt 0 ]; do
         --ranks) ranks=$2 ;;
         --folder) parent=$2 ;;
         --only) only=$(echo "$2" | tr ',' ' ') ;;
+        --limit) limit=$2 ;;
         *) usage "$1 is not an option" ;;
     esac
     shift 2
 done
 case $device in auto | cpu | cuda) ;; *) usage "--device: $device is not one of auto, cpu, cuda" ;; esac
 case $ranks in *[!0-9]* | 0) usage "--ranks: $ranks is not a number of ranks" ;; esac
+case $limit in '' | *[!0-9]* | 0) usage "--limit: $limit is not a number of seconds" ;; esac
 for step in $only; do
     case " $steps " in *" $step "*) ;; *) usage "--only: $step is not a step" ;; esac
 done
@@ -71,14 +82,14 @@ record=benchmarks/results/gpu-$(echo "$card" | tr -c 'A-Za-z0-9\n' '-').txt
 tell() { echo "$*" | tee -a "$record"; }
 
 failed=
-# measure STEP COMMAND...: runs the command, unless --only leaves it out, for at most 95 s
+# measure STEP COMMAND...: runs the command, unless --only leaves it out, for at most --limit
 measure() {
     name=$1
     shift
     case " $only " in *" $name "*) ;; *) return 0 ;; esac
     tell "== $card, $ranks ranks: $name"
     begun=$(date +%s) status=0
-    timeout -k 5 95 "$python" -m "$@" >"$folder/$name.log" 2>&1 || status=$?
+    timeout -k 5 "$limit" "$python" -m "$@" >"$folder/$name.log" 2>&1 || status=$?
     tee -a "$record" <"$folder/$name.log"
     [ "$status" = 0 ] || failed="$failed $name"
     tell "== $name: exit status $status after $(($(date +%s) - begun)) s"

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+_PATIENCE_S = 500  # of a busy machine
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +25,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_saves_and_restores_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
-    done = run("--device", "cpu", "--only", "saves", "--folder", str(tmp_path))
+    words = ("--device", "cpu", "--only", "saves", "--limit", str(_PATIENCE_S))
+    done = run(*words, "--folder", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("== CPU, 2 ranks: saves")
     for word in ("bare copy", "hpckit, overlapped", "hpckit, from memory", "compute beside"):
@@ -41,13 +43,20 @@ def test_saves_and_restores_are_measured_and_nothing_is_left(tmp_path: Path) -> 
         ("--device cpu --only saves,bench", "--only: bench is not a step"),
         ("--device cpu --ranks two", "--ranks: two is not a number of ranks"),
         ("--device cpu --folder /nowhere", "--folder: /nowhere is not a folder"),
-        ("--help", "--help: a value is missing, or it is not an option"),
+        ("--device cpu --limit 1m", "--limit: 1m is not a number of seconds"),
+        ("--only", "--only: a value is missing, or it is not an option"),
     ],
 )
 def test_a_wrong_argument_is_named(words: str, told: str) -> None:
     done = run(*words.split())
     assert done.returncode == 2
     assert done.stderr.startswith(f"gpu.sh: {told}\nusage: ")
+
+
+def test_help_is_no_error() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: benchmarks/gpu.sh ")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
