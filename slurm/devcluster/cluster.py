@@ -41,7 +41,7 @@ class Cluster:
         Raises:
             MissingToolError: Slurm, or what else it takes, is not installed.
             DevclusterError: it did not start; nothing of it is left, and the text says what the
-                logs told.
+                logs report.
         """
         chosen, place = options or ClusterOptions(), ClusterFolder.named(folder)
         _check(chosen)
@@ -54,8 +54,8 @@ class Cluster:
                 plan = _claim(work, chosen)
                 _start(work, plan)
             except DevclusterError as error:
-                told = logs.telling(place.logs)
-                raise DevclusterError(f"no cluster: {error}; its logs:\n{told}") from error
+                lines = logs.telling(place.logs)
+                raise DevclusterError(f"no cluster: {error}; its logs:\n{lines}") from error
             undo.pop_all()
         return cls(place, plan)
 
@@ -127,9 +127,9 @@ def take_down(folder: ClusterFolder, keep_logs: Path | None = None) -> list[str]
 
 def _check_free(keep_logs: Path) -> None:
     if keep_logs.exists():
-        raise DevclusterError(f"{keep_logs} is there already: name a new folder for the logs")
+        raise DevclusterError(f"{keep_logs} already exists: choose a new folder for the logs")
     if not os.access(keep_logs.absolute().parent, os.W_OK):
-        raise DevclusterError(f"{keep_logs} cannot be made: name a folder for the logs that can")
+        raise DevclusterError(f"{keep_logs} cannot be created: choose another folder for the logs")
 
 
 def _take_down(work: Launcher, keep_logs: Path | None = None) -> list[str]:
@@ -160,13 +160,13 @@ def _check(options: ClusterOptions) -> None:
     tools.check(needed, options.slurm)
     if has_namespaces and os.geteuid() != 0:
         raise DevclusterError(
-            "only root makes namespaces and networks: run this as root, or take the ports form"
+            "only root makes namespaces and networks: run this as root, or choose the ports form"
         )
     for path in options.private:
         if not Path(path).is_dir():
             raise DevclusterError(
-                f"private folder {path} does not exist on this machine: make it first, as each "
-                "node mounts its own one over it"
+                f"private folder {path} does not exist on this machine: create it first, as "
+                "each node mounts its own one over it"
             )
 
 

@@ -172,7 +172,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-user-signal",
         action="store_true",
-        help="preempted jobs get SIGTERM, as Slurm does by itself, and not the one of --signal",
+        help="preempted jobs get SIGTERM, Slurm's default, and not the signal of --signal",
     )
     parser.add_argument(
         "--tracking",
@@ -211,7 +211,7 @@ def _slurm(given: str | None) -> str | None:
     folder = Path(given).absolute()
     if not (folder / "sbin").is_dir():
         raise DevclusterError(
-            f"--slurm {given}: no folder with bin and sbin; say that, or {' or '.join(RELEASES)}"
+            f"--slurm {given}: not a folder with bin and sbin; give one, or {' or '.join(RELEASES)}"
         )
     return str(folder)
 

@@ -56,14 +56,14 @@ class ClusterOptions:
             ("cred-expire", self.cred_expire_s or 5, 2, 65533),
         ):
             if not low <= value <= high:
-                raise DevclusterError(f"{what}={value}: say a number from {low} to {high}")
+                raise DevclusterError(f"{what}={value}: give a number from {low} to {high}")
         for setting in self.settings:
             key, equals, _ = setting.partition("=")
             if not (equals and key.isalnum() and setting.isprintable()):
-                raise DevclusterError(f"setting {setting!r}: say Key=Value, as in slurm.conf")
+                raise DevclusterError(f"setting {setting!r}: give Key=Value, as in slurm.conf")
         for folder in self.private:
             if not folder.startswith("/") or ".." in folder.split("/"):
-                raise DevclusterError(f"private folder {folder!r}: say an absolute path")
+                raise DevclusterError(f"private folder {folder!r}: give an absolute path")
         if self.form == "ports" and self.private:
             raise DevclusterError(
                 "nodes of the ports form share this machine's folders: take the namespaces form "

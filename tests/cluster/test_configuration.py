@@ -33,16 +33,16 @@ def test_nodes_and_partitions_are_added_to_those_there() -> None:
 
 @pytest.mark.parametrize("setting", ["KillWait", "=3", "Kill Wait=3", "KillWait=3\nMailProg=/x"])
 def test_what_is_no_setting_is_refused(setting: str) -> None:
-    with pytest.raises(DevclusterError, match="say Key=Value"):
+    with pytest.raises(DevclusterError, match="give Key=Value"):
         ClusterOptions(settings=(setting,))
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"nodes": 100}, "nodes=100: say a number from 1 to 99"),
-        ({"gpus": 9}, "gpus=9: say a number from 0 to 8"),
-        ({"cpus": 0}, "cpus=0: say"),
+        ({"nodes": 100}, "nodes=100: give a number from 1 to 99"),
+        ({"gpus": 9}, "gpus=9: give a number from 0 to 8"),
+        ({"cpus": 0}, "cpus=0: give"),
         ({"tracking": "cgroup"}, "take the namespaces form"),
     ],
 )

@@ -31,8 +31,8 @@ def read(path: Path) -> Process | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise DevclusterError(
-            f"{path} is no record of a process ({error}): look for it with ps, end it, and remove "
-            "the file"
+            f"{path} is not a record of a process ({error}): look for it with ps, end it, and "
+            "remove the file"
         ) from error
     return process if boot == _boot() and process.is_alive() else None
 

@@ -160,5 +160,5 @@ def _run(command: Sequence[str], within_s: float) -> None:
     except subprocess.TimeoutExpired as error:
         raise DevclusterError(f"{command[0]} did not end within {within_s:g} s") from error
     if done.returncode != 0:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        raise DevclusterError(f"{command[0]} failed: {'; '.join(told[-3:])}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise DevclusterError(f"{command[0]} failed: {'; '.join(output[-3:])}")

@@ -153,7 +153,7 @@ class ClusterFolder:
         command is killed is done, or has ended, before another one takes the lock.
 
         Args:
-            new: it may be without a cluster, and is made if it is not there.
+            new: it may be without a cluster, and is created if it does not exist.
 
         Raises:
             DevclusterError: there is no cluster in it, it cannot be made, or another command is at

@@ -18,11 +18,11 @@ _READ = 64 << 10  # bytes of its end
 
 def telling(folder: Path) -> str:
     """Returns the last lines of each log that report an error, each once."""
-    told: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for path in sorted(folder.glob("*")):
         for line in telling_lines(_end(path)):
-            told.setdefault(line, f"  {path.name}: {line}")
-    return "\n".join(told.values()) or "  (the logs report no error)"
+            lines.setdefault(line, f"  {path.name}: {line}")
+    return "\n".join(lines.values()) or "  (the logs report no error)"
 
 
 def telling_lines(text: str) -> list[str]:

@@ -41,8 +41,8 @@ class ClusterNode:
     def kill(self) -> None:
         """Simulates a power failure: slurmd and all processes of the node end immediately.
 
-        In the namespaces form its network goes first, so that nobody is told. In the ports form
-        the kernel closes the connections of what it kills, and others see that.
+        In the namespaces form its network is removed first, so that no peer is notified. In the
+        ports form the kernel closes the connections of what it kills, which peers notice.
         """
         with launcher(self.folder) as work:
             destroy(work, self.plan, self.node)
@@ -126,8 +126,8 @@ class ClusterNode:
         """Undoes `drain`. Does nothing if the node is not drained, because a slurmctld that was
         killed may have forgotten it. Raises as `drain`."""
         with launcher(self.folder) as work:
-            told = work.run("scontrol", "--oneliner", "show", "node", self.name)
-            if re.search(r" State=\S*DRAIN", told):
+            state = work.run("scontrol", "--oneliner", "show", "node", self.name)
+            if re.search(r" State=\S*DRAIN", state):
                 work.run("scontrol", "update", f"NodeName={self.name}", "State=RESUME")
 
     def is_up(self) -> bool:
