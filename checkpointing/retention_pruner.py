@@ -28,7 +28,7 @@ class Pruner:
         self._store, self._run, self._events = store, run, events
         self.keep = tuple(keep)
         self.damaged: set[str] = set()  # ids that failed to load: neither counted nor removed
-        self.passed_over: set[str] = set()  # ids from which no restore continues: not counted
+        self.skipped: set[str] = set()  # ids from which no restore continues: not counted
 
     def prune(self, newest: str) -> None:
         """Remove the checkpoints that no policy keeps, but never `newest`, the id just
@@ -42,7 +42,7 @@ class Pruner:
                 self.keep,
                 keep=frozenset({newest}),
                 ignore=frozenset(self.damaged),
-                passed_over=frozenset(self.passed_over),
+                skipped=frozenset(self.skipped),
             )
             self._mark_best(result.choices)
         except CheckpointError as error:
@@ -59,13 +59,13 @@ class Pruner:
         """Set the mark of the best checkpoint, according to the first policy that ranks by a
         metric."""
         policy = next((each for each in self.keep if isinstance(each, Best)), None)
-        usable = [choice for choice in choices if choice.id not in self.passed_over]
+        usable = [choice for choice in choices if choice.id not in self.skipped]
         best = None if policy is None else best_of(usable, policy)
         if policy is None or best is None:
             return
         had = marks(self._store, self._run).get(BEST)
         if had is None or had.id != best.id:
-            ignored = frozenset(self.damaged | self.passed_over)
+            ignored = frozenset(self.damaged | self.skipped)
             mark_best(self._store, self._run, policy, ignored)
 
 

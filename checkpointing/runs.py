@@ -138,12 +138,12 @@ def fork_run(
         with Session(store, name) as session:
             session.announce(save.manifest())
             # in the order of every save: the announcement, the deletion marks, then what exists
-            condemned = packs_marked_for_deletion(store)
+            marked_packs = packs_marked_for_deletion(store)
             content = _checkpoint_at(store, run, old.step).document.content()
             header = replace(
                 content.header, save=save, revision=0, source=f"run {run}, checkpoint {old.id}"
             )
-            check_packs(save, content, condemned)
+            check_packs(save, content, marked_packs)
             content = replace(content, header=header)
             make_manifest(store, save.manifest(), content, session.check)
             session.end(save.manifest())

@@ -10,7 +10,7 @@ STORE = "hpckit.json"
 PACKS = "packs/"
 RUNS = "runs/"
 LEASES = "leases/"
-TOMBS = "tombs/"
+DELETION_MARKS = "tombs/"
 MAX_STEP = 10**10 - 1  # ten digits, so that keys sort as numbers
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -185,7 +185,7 @@ def parse_owner(key: str) -> tuple[str, int] | None:
 
 
 def deletion_mark(name: str) -> str:
-    return f"{TOMBS}{name}"
+    return f"{DELETION_MARKS}{name}"
 
 
 def marks(run: str) -> str:

@@ -112,8 +112,8 @@ def load_owner(data: bytes, where: str) -> RunOwner:
     return RunOwner(read.text("nonce"), read.text("host"), read.number("created"))
 
 
-def dump_deletion_mark(tomb: DeletionMark) -> bytes:
-    return dump({"format": "hpckit-tomb", **_envelope(), **asdict(tomb)})
+def dump_deletion_mark(mark: DeletionMark) -> bytes:
+    return dump({"format": "hpckit-tomb", **_envelope(), **asdict(mark)})
 
 
 def load_deletion_mark(data: bytes, where: str) -> DeletionMark:

@@ -48,8 +48,9 @@ class RankClass:
         return int(self.ranks[0])
 
 
-Clan = Sequence[RankClass]  # classes whose structures have the same pattern
-Told = Sequence[tuple[Clan, TensorLayout]]  # the layouts of one tensor in several clans
+PatternClasses = Sequence[RankClass]  # classes whose structures have the same pattern
+# the layouts of one tensor, each with the classes that have it
+Layouts = Sequence[tuple[PatternClasses, TensorLayout]]
 
 
 def group_ranks(by_rank: Sequence[Structure]) -> list[RankClass]:
@@ -65,17 +66,18 @@ def group_tensors(classes: Sequence[RankClass], world_size: int) -> list[TensorG
 
     A tensor that ranks cut in different ways is in several groups.
     """
-    clans: dict[bytes, list[RankClass]] = {}
+    by_pattern: dict[bytes, list[RankClass]] = {}
     for each in classes:
-        clans.setdefault(each.structure.pattern, []).append(each)
-    reported: dict[tuple[object, ...], list[tuple[Clan, TensorLayout]]] = {}
-    for clan in clans.values():
-        for name, layout in clan[0].structure.tensors.items():
-            reported.setdefault((name, *_boxes(layout)), []).append((clan, layout))
+        by_pattern.setdefault(each.structure.pattern, []).append(each)
+    reported: dict[tuple[object, ...], list[tuple[PatternClasses, TensorLayout]]] = {}
+    for members in by_pattern.values():
+        for name, layout in members[0].structure.tensors.items():
+            reported.setdefault((name, *_boxes(layout)), []).append((members, layout))
     alike: dict[object, list[tuple[object, ...]]] = {}
     for tensor in sorted(reported):
         key = tuple(
-            (clan[0].first, layout.is_whole, _spread(layout)) for clan, layout in reported[tensor]
+            (members[0].first, layout.is_whole, _spread(layout))
+            for members, layout in reported[tensor]
         )
         alike.setdefault(key, []).append(tensor)
     found = [
@@ -114,7 +116,7 @@ def _boxes(layout: TensorLayout) -> tuple[object, ...]:
 
 
 def _spread(layout: TensorLayout) -> tuple[object, ...]:
-    """Returns what determines, within a clan, which cell a rank holds."""
+    """Returns what determines, within classes of one pattern, which cell a rank holds."""
     return layout.mesh, tuple((cut.mesh_dim, cut.parts) for cut in layout.cuts)
 
 
@@ -141,11 +143,11 @@ def _how(layout: TensorLayout) -> str:
 
 
 def _make_group(
-    layouts: Mapping[str, TensorLayout], reported: Told, world_size: int
+    layouts: Mapping[str, TensorLayout], reported: Layouts, world_size: int
 ) -> TensorGroup:
     cell_of = np.full(world_size, -1, np.int64)
-    for clan, layout in reported:
-        for each in clan:
+    for members, layout in reported:
+        for each in members:
             cell_of[each.ranks] = _cells(each, layout)
     count = math.prod(reported[0][1].grid)
     order = np.argsort(cell_of, kind="stable")

@@ -110,9 +110,9 @@ class RestorePipeline:
             self._schedule.note_saved(resumed.step)
             if resumed.found is not None:
                 self._save_restored(resumer, resumed, state)
-        passed_over = avoided | (resumer.newer_than(resumed.step) if resumed else frozenset())
+        skipped = avoided | (resumer.newer_than(resumed.step) if resumed else frozenset())
         self._ranks.all_or_none(
-            lambda: self._client.resume(resumer.damaged - avoided, resumer.distrusted, passed_over)
+            lambda: self._client.resume(resumer.damaged - avoided, resumer.distrusted, skipped)
         )
         self._saves.note_restored()
         self._saves.preparer.begin_allocation()  # last, as it takes the processor from what waits

@@ -86,19 +86,19 @@ class CheckpointService:
         generation: Generation,
         damaged: frozenset[str],
         distrusted: frozenset[bytes],
-        passed_over: frozenset[str],
+        skipped: frozenset[str],
     ) -> None:
         """Record that the generation continues from what it has restored.
 
         Args:
             damaged: ids of checkpoints that failed to load.
             distrusted: packs in which damage was found.
-            passed_over: ids of checkpoints that are newer, or are never used again.
+            skipped: ids of checkpoints that are newer, or are never used again.
         """
 
         def note(coordinator: SaveCoordinator) -> None:
             coordinator.distrust(damaged, distrusted)
-            coordinator.pass_over(passed_over)
+            coordinator.skip(skipped)
 
         self._call_coordinator(note)
         self.registry.resume(generation)

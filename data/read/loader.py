@@ -228,8 +228,8 @@ class Loader(Iterable[Batch]):
         """The samples (with `pack`: sequences) of all steps before the position, over all ranks,
         with those that `tail="drop"` has left out; None: the state of an earlier release was
         loaded, which did not count its sequences."""
-        told = self._plan.seen(self._position)
-        return told if told is not None else self._seen if self._is_counted else None
+        counted = self._plan.seen(self._position)
+        return counted if counted is not None else self._seen if self._is_counted else None
 
     @property
     def batch_ramp_change(self) -> tuple[BatchRamp | None, BatchRamp | None] | None:
@@ -360,8 +360,8 @@ class Loader(Iterable[Batch]):
             raise DataError(
                 f"the dataset has grown, which tail={self._options.tail!r} cannot follow"
             )
-        if (told := plan.seen(position)) is not None:
-            seen = told
+        if (counted := plan.seen(position)) is not None:
+            seen = counted
         elif seen is None and self._options.batch_ramp is not None:
             raise DataError(
                 "batch_ramp: the state was saved by an earlier release, which did not count the "

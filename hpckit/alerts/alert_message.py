@@ -73,9 +73,9 @@ def compose_alert(
     p, path = it.progress, str(it.run.path)
     is_end = it.state in (RunState.ENDED, RunState.FAILED)
     found = answer(it, None, now)
-    told = _OF_VERDICT if is_end else _OF_OTHERS
+    shown = _OF_VERDICT if is_end else _OF_OTHERS
     facts = [("what", occasion.what)] if occasion.what is not None else []
-    facts += [(one.name, one.text) for one in found.facts if one.name in told]
+    facts += [(one.name, one.text) for one in found.facts if one.name in shown]
     where = f"job {p.job}, {path}" if p.job else f"{host}, {path}"
     if p.hosts:
         where = f"job {p.job} on {count(len(p.hosts), 'node')} ({_few(p.hosts)}), {path}"

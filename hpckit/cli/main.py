@@ -8,7 +8,7 @@ import typer
 
 from hpckit.cli import alerts, bench, ckpt, data, drill, evaluation, nodes, plan
 from hpckit.cli.cancel import cancel
-from hpckit.cli.common.exit_status import TOLD
+from hpckit.cli.common.exit_status import EXIT_STATUS_HELP
 from hpckit.cli.cost import cost
 from hpckit.cli.doctor import doctor
 from hpckit.cli.fork import fork
@@ -34,7 +34,7 @@ def _print_version(is_asked: bool) -> None:
 
 app = typer.Typer(
     help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.\n\n"
-    + TOLD,
+    + EXIT_STATUS_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

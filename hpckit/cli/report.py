@@ -94,10 +94,10 @@ def report(
                     "--json already means --format json --out -; give no other --format or --out"
                 )
             form, out = ReportFormat.JSON, STDOUT
-        told = _show(found[0]) if len(found) == 1 and form is None and out is None else None
+        validated = _show(found[0]) if len(found) == 1 and form is None and out is None else None
         pages = _Pages(form or _form_of(out), node_price, gpu_price)
         folder = found[0].report if len(found) == 1 else Path()
-        pages.write(found, out or folder / f"report.{pages.form}", told)
+        pages.write(found, out or folder / f"report.{pages.form}", validated)
 
 
 def _distinct(paths: Sequence[Path]) -> list[RunDir]:
@@ -125,9 +125,9 @@ def _show(run: RunDir) -> ValidatedEvents:
     from hpckit.events.event_validation import read_valid_events
     from hpckit.submit.submission_start import show_report
 
-    told = read_valid_events(run)
-    show_report(run, Console(), told)
-    return told
+    validated = read_valid_events(run)
+    show_report(run, Console(), validated)
+    return validated
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class _Pages:
     node_price: float | None
     gpu_price: float | None
 
-    def write(self, runs: Sequence[RunDir], place: Path, told: ValidatedEvents | None) -> None:
-        """Write the page to `place`. `told` holds the events of the only run, if they were read
-        already."""
+    def write(self, runs: Sequence[RunDir], place: Path, validated: ValidatedEvents | None) -> None:
+        """Write the page to `place`. `validated` holds the events of the only run, if they were
+        read already."""
         from rich.text import Text
 
         from hpckit.cli.common.command_output import CommandOutput, clean
@@ -149,7 +149,7 @@ class _Pages:
         try:
             if place != STDOUT:
                 check_place(place)  # before anything is read
-            page = self._rendered(runs, told)
+            page = self._rendered(runs, validated)
             if place == STDOUT:
                 print(page, end="", flush=True)
                 return
@@ -162,7 +162,7 @@ class _Pages:
             Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve())))
         )
 
-    def _rendered(self, runs: Sequence[RunDir], told: ValidatedEvents | None) -> str:
+    def _rendered(self, runs: Sequence[RunDir], validated: ValidatedEvents | None) -> str:
         from hpckit.cli.why import budget_of_run
         from hpckit.report.cost.cost_summary import Prices
         from hpckit.report.overview import Queue
@@ -170,5 +170,5 @@ class _Pages:
         from hpckit.report.page.page_file import render
 
         slurm, prices = Queue(), Prices(self.node_price, self.gpu_price)
-        contents = [read_content(run, slurm, budget_of_run, told, prices) for run in runs]
+        contents = [read_content(run, slurm, budget_of_run, validated, prices) for run in runs]
         return render(contents, self.form.value)

@@ -48,7 +48,7 @@ class Overview:
     """Why the overview is incomplete: Slurm does not answer, or the spec is damaged."""
     bad: tuple[ExcludableNode, ...] = ()
     """The excluded nodes of the run."""
-    namesakes: tuple[SlurmJob, ...] = ()
+    same_name_jobs: tuple[SlurmJob, ...] = ()
     """Jobs of the user that are not over and have the name of a job of the run, without being
     one."""
     fork: ForkRecord | None = None
@@ -102,15 +102,15 @@ class Overview:
         """Return what keeps the waiting job from starting before somebody changes something, and
         what to do: by Slurm's reason now, else by what the supervisor found while it waits for the
         job that runs. None: nothing is known to."""
-        job, told = self.waiting_job, self.progress.blocked
+        job, blocked = self.waiting_job, self.progress.blocked
         if job is None:
             return None
         reason = explain(job.reason)
         if reason.is_lasting:
             return f"{job.reason}: {reason.meaning}", reason.advice.replace("JOB", job.number)
         has_begun = self.state in (RunState.RUNNING, RunState.STARTING)
-        if told is not None and told.job == job.number and has_begun:
-            return told.reason, told.advice
+        if blocked is not None and blocked.job == job.number and has_begun:
+            return blocked.reason, blocked.advice
         return None
 
     @property
@@ -252,13 +252,13 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         owner=owner,
         problem=problem or damage,
         bad=excludable_nodes(events, time.time()),
-        namesakes=_namesakes(jobs or (), found or ()),
+        same_name_jobs=_same_name_jobs(jobs or (), found or ()),
         fork=read_fork(run),
         evaluations=tuple(known_and_waiting(run, events, spec)),
     )
 
 
-def _namesakes(mine: Sequence[SlurmJob], jobs: Sequence[SlurmJob]) -> tuple[SlurmJob, ...]:
+def _same_name_jobs(mine: Sequence[SlurmJob], jobs: Sequence[SlurmJob]) -> tuple[SlurmJob, ...]:
     names, numbers = {job.name for job in mine}, {job.number for job in mine}
     others = (job for job in jobs if job.name in names and job.number not in numbers)
     return tuple(job for job in others if not job.is_over)

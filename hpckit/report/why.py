@@ -82,7 +82,7 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     if it.progress.interruptions and it.is_alive:
         facts.append(Fact("so far", _of_interruptions(it)))
     facts += _of_refusals(it)
-    if (degraded := it.progress.degraded) is not None and _is_told(it, degraded):
+    if (degraded := it.progress.degraded) is not None and _is_relevant(it, degraded):
         facts.append(Fact("degraded", degraded))
     facts += [Fact(name, text) for name, text in present_problems(it, now)]
     facts.append(Fact("next", _next(it)))
@@ -193,7 +193,7 @@ def _of_dependency(it: Overview, job: SlurmJob, meaning: str, advice: str) -> tu
     awaited = awaited_jobs(job.dependency)
     others = [number for number in awaited if number not in {*it.numbers, *mine}]
     if is_singleton(job.dependency):
-        others += [other.number for other in it.namesakes]
+        others += [other.number for other in it.same_name_jobs]
     if others:
         which = f"job {others[0]}" if len(others) == 1 else f"jobs {', '.join(others)}"
         of_name = " of the same name" if is_singleton(job.dependency) else ""
@@ -291,7 +291,7 @@ def _of_refusals(it: Overview) -> Iterator[Fact]:
         yield Fact("to do", f"{found.advice}{again}")
 
 
-def _is_told(it: Overview, degraded: str) -> bool:
+def _is_relevant(it: Overview, degraded: str) -> bool:
     """Returns whether a degradation still matters, and is not in another line."""
     if it.is_alive:
         return True

@@ -196,11 +196,15 @@ class RunReader:
     def _read(self, served: ServedRun, slurm: Queue) -> ReadRun:
         now = time.time()
         try:
-            told = read_valid_events(served.run)
-            overview = look(served.run, slurm, told.events)
-            budget = self._budget_of(overview, told.events)
-            found = (_damage(told.torn + told.unsound), overview.problem, _foreign(overview))
-            curve = small_curve(told.events)
+            validated = read_valid_events(served.run)
+            overview = look(served.run, slurm, validated.events)
+            budget = self._budget_of(overview, validated.events)
+            found = (
+                _damage(validated.torn + validated.unsound),
+                overview.problem,
+                _foreign(overview),
+            )
+            curve = small_curve(validated.events)
         except READ_ERRORS as error:
             return ReadRun(served, None, None, (), describe_problem(error, served.run), now)
         problem = "; ".join(filter(None, found)) or None

@@ -19,11 +19,15 @@ def run_hook(command: Sequence[str], record: SuspectRecord, cluster: str) -> str
     Its standard input is a JSON object with the fields of `SuspectRecord`, `cluster`, and `admin`,
     the command that drains the node.
     """
-    told = {**asdict(record), "cluster": cluster, "admin": drain_line(record.node, record.reason)}
+    document = {
+        **asdict(record),
+        "cluster": cluster,
+        "admin": drain_line(record.node, record.reason),
+    }
     try:
         done = subprocess.run(
             list(command),
-            input=json.dumps(told) + "\n",
+            input=json.dumps(document) + "\n",
             capture_output=True,
             text=True,
             errors="replace",

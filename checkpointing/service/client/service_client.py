@@ -275,14 +275,14 @@ class ServiceClient:
         self,
         damaged: frozenset[str] = frozenset(),
         distrusted: frozenset[bytes] = frozenset(),
-        passed_over: frozenset[str] = frozenset(),
+        skipped: frozenset[str] = frozenset(),
     ) -> None:
         """Report that the state is restored, so that what earlier generations left may be dropped.
 
         Args:
             damaged: ids of checkpoints that failed to load.
             distrusted: packs in which damage was found.
-            passed_over: ids of checkpoints that are newer than the state, or are never used again.
+            skipped: ids of checkpoints that are newer than the state, or are never used again.
 
         Raises:
             ServiceError: the service does not answer.
@@ -291,7 +291,7 @@ class ServiceClient:
             "generation": asdict(self._generation),
             "damaged": sorted(damaged),
             "distrusted": sorted(pack.hex() for pack in distrusted),
-            "passed_over": sorted(passed_over),
+            "passed_over": sorted(skipped),  # as services of earlier releases expect
         }
         with self._lock:
             self._resumed = resumed

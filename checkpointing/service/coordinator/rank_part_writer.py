@@ -55,7 +55,7 @@ class RankPartWriter:
         view = look(self.store, self.run)
         # A checkpoint that refers to one that cannot be restored could not be restored either.
         whole = tuple(m for m in view.manifests if m.save.id not in self.damaged)
-        seen = replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
+        seen = replace(view, marked_packs=view.marked_packs | self.distrusted, manifests=whole)
         return StoredChunks(self.store, self.run, seen)
 
     def write(

@@ -120,9 +120,9 @@ class SaveCoordinator:
         self.writer.distrusted |= packs
         self._pruner.damaged |= damaged
 
-    def pass_over(self, checkpoints: frozenset[str]) -> None:
+    def skip(self, checkpoints: frozenset[str]) -> None:
         """Count these checkpoints as none of those from which the run continues, from now on."""
-        self._pruner.passed_over |= checkpoints
+        self._pruner.skipped |= checkpoints
 
     def lead(
         self, generation: Generation, ranks: frozenset[int], step: int, term: int = 0

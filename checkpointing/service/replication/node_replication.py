@@ -191,8 +191,8 @@ class NodeReplication:
             "from": sorted(origin.node.name for origin in connections),
             "received": self.replicas.received,
             "no_room": self.replicas.refused,
-            "strangers": host.doors.refused,
-            "served": host.doors.served,
+            "strangers": host.peer_statistics.refused,
+            "served": host.peer_statistics.served,
             "taken_over": self.taken_over,
             "sent": sender.status() if sender is not None else None,
         }

@@ -86,7 +86,7 @@ class PeerServer:
         listening = _listening(address, port)
         self.address, self.port = address, int(listening.getsockname()[1])
         self.snapshots, self.replicas, self.registry = snapshot_registry, replicas, registry
-        self.doors = PeerStatistics()
+        self.peer_statistics = PeerStatistics()
         self._listener = ChannelListener(
             listening, self._key_of, self._serve, name="peers", refuse=self._refuse
         )
@@ -97,7 +97,7 @@ class PeerServer:
         self._listener.close()
 
     def _refuse(self) -> None:
-        self.doors.refused += 1
+        self.peer_statistics.refused += 1
 
     def _serve(self, channel: AuthenticatedChannel, hello: ChannelHello) -> None:
         ConnectionHandler(self, channel, hello).serve()
@@ -143,7 +143,7 @@ class ConnectionHandler:
             logger.log(level, "node %s: %s", self.origin.node.name, error)
         except CheckpointError as error:
             logger.warning("node %s is refused: %s", self.origin.node.name, error)
-            self._host.doors.refused += 1
+            self._host.peer_statistics.refused += 1
         finally:
             if self._role == "origin":
                 self._host.registry.left(self.origin, self, goodbye=self._is_goodbye)
@@ -212,7 +212,7 @@ class ConnectionHandler:
             answer = {"snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
             self._link.send(answer)
             send_in_frames(self._link, snapshot, cells, CHUNK, still, lambda amount: None)
-        self._host.doors.served += 1
+        self._host.peer_statistics.served += 1
         return {}
 
 

@@ -97,14 +97,14 @@ def choose(
     run: str,
     policies: Sequence[KeepPolicy],
     ignore: frozenset[str] = frozenset(),
-    passed_over: frozenset[str] = frozenset(),
+    skipped: frozenset[str] = frozenset(),
 ) -> list[PruneChoice]:
     """Return the decisions that `policies` and pins make on a run's checkpoints, newest first.
     Changes nothing.
 
     Args:
         ignore: ids that neither count nor are removed.
-        passed_over: ids from which the run does not continue any more. They do not count for the
+        skipped: ids from which the run does not continue any more. They do not count for the
             others, and are kept themselves as long as if they did.
 
     Raises:
@@ -116,8 +116,8 @@ def choose(
     given = marked_metrics(named)
     rows = [_row(f, given.get(f.stored.save.id, {})) for f in found]
     decisions = decide(rows, policies, pinned_by(named))
-    if passed_over:
-        usable = [row for row in rows if row.id not in passed_over]
+    if skipped:
+        usable = [row for row in rows if row.id not in skipped]
         decisions |= decide(usable, policies, pinned_by(named))
     ids = [f.stored.save.id for f in found]
     return [PruneChoice(f, decisions[i], given.get(i, {})) for f, i in zip(found, ids, strict=True)]
@@ -131,7 +131,7 @@ def prune(
     grace_s: float = GRACE_S,
     keep: frozenset[str] = frozenset(),
     ignore: frozenset[str] = frozenset(),
-    passed_over: frozenset[str] = frozenset(),
+    skipped: frozenset[str] = frozenset(),
 ) -> PruneResult:
     """Remove what no policy keeps. May run on any host, concurrently with saves, readers and other
     prunes. A checkpoint that is being read or revised is spared until the next prune.
@@ -141,12 +141,12 @@ def prune(
             require.
         keep: ids that stay in any case.
         ignore: ids that neither count nor are removed, because the caller has found them damaged.
-        passed_over: as of `choose`.
+        skipped: as of `choose`.
 
     Raises:
         StoreError: the store is out of reach; another prune continues from there.
     """
-    result = PruneResult(choose(store, run, policies, ignore, passed_over))
+    result = PruneResult(choose(store, run, policies, ignore, skipped))
     changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
     if changes:
         _apply(store, run, changes, result)

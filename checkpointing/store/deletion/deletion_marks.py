@@ -24,7 +24,7 @@ def list_deletion_marks(store: Store) -> list[tuple[ObjectInfo, DeletionMark]]:
     """Return all deletion marks. One that cannot be read is removed: its objects can safely be
     marked again."""
     found = []
-    for entry in store.storage.list(object_keys.TOMBS):
+    for entry in store.storage.list(object_keys.DELETION_MARKS):
         try:
             found.append((entry, _load(store.storage.get(entry.key), entry.key)))
         except FileNotFoundError:

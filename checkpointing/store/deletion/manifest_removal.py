@@ -21,7 +21,7 @@ from checkpointing.store.sessions.session_leases import SessionLease
 from checkpointing.store.store import Store
 
 # seconds after which a deletion mark of manifests counts as that of a crashed prune
-CONDEMNED_S = 86400.0
+MARKED_S = 86400.0
 
 
 @dataclass
@@ -64,7 +64,7 @@ def marking_for_deletion(
     Args:
         by: the caller's session, whose own needs do not count.
     """
-    until_s = time.monotonic() + CONDEMNED_S / 2
+    until_s = time.monotonic() + MARKED_S / 2
     mark = deletion_marks.write(store, manifests=sorted(keys))
     try:
         held = session_leases.leases(store, session_leases.storage_time(store))

@@ -16,7 +16,7 @@ from checkpointing.format import object_keys
 from checkpointing.storage.interface import SupportsTemporaryRemoval
 from checkpointing.store.deletion import deletion_marks
 from checkpointing.store.deletion.manifest_removal import (
-    CONDEMNED_S,
+    MARKED_S,
     marking_for_deletion,
     superseded,
 )
@@ -120,7 +120,7 @@ def _delete_marked_packs(store: Store, now: float, grace_s: float, result: Sweep
     sizes = {e.key: e.size for e in store.storage.list(object_keys.PACKS)}
     # Another sweep may have found some of the packs needed and removed the deletion mark before
     # this one looked; saves that began since may refer to them.
-    there = {entry.key for entry in store.storage.list(object_keys.TOMBS)}
+    there = {entry.key for entry in store.storage.list(object_keys.DELETION_MARKS)}
     for entry, mark in due:
         if entry.key not in there:
             continue
@@ -208,7 +208,7 @@ def _remove_stale_marks(store: Store, now: float) -> None:
     named = {key for _, mark in left for key in mark.manifests}
     there = {s.key for s in store.manifests() if s.key in named and not _is_abandoned(store, s)}
     for entry, mark in left:
-        if now - entry.modified > CONDEMNED_S or there.isdisjoint(mark.manifests):
+        if now - entry.modified > MARKED_S or there.isdisjoint(mark.manifests):
             store.storage.delete([entry.key])
 
 
@@ -228,7 +228,7 @@ def _remove_leftovers(store: Store, now: float) -> None:
         if now - entry.modified > FENCED_S and object_keys.is_leftover(entry.key)
     ]
     # objects of arbitrations that were interrupted
-    for folder in (object_keys.RUNS, object_keys.LEASES, object_keys.TOMBS):
+    for folder in (object_keys.RUNS, object_keys.LEASES, object_keys.DELETION_MARKS):
         scratch = (entry for entry in store.storage.list(folder) if "~" in entry.key)
         old += [entry.key for entry in scratch if now - entry.modified > FENCED_S]
     for stored in store.manifests():

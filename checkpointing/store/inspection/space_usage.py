@@ -198,14 +198,14 @@ class MeasuredStore:
     stored: Mapping[SaveId, int]
 
 
-def unneeded(measured: MeasuredStore, condemned: Collection[bytes]) -> UnneededSpace:
+def unneeded(measured: MeasuredStore, marked_packs: Collection[bytes]) -> UnneededSpace:
     """Return the bytes of a store that no checkpoint needs.
 
     Args:
-        condemned: packs that deletion marks name.
+        marked_packs: packs that deletion marks name.
     """
     packs = pack_usage(measured.refs, measured.sizes)
-    waiting = set(condemned) - measured.refs.packs.keys()
+    waiting = set(marked_packs) - measured.refs.packs.keys()
     return UnneededSpace(
         bytes=packs.garbage_bytes + packs.dead_bytes,
         packs=packs.garbage_packs,

@@ -227,12 +227,12 @@ def _rebuild_manifest(
     key = copy.save.manifest(number)
     session.announce(key)
     try:
-        condemned = packs_marked_for_deletion(store)
+        marked_packs = packs_marked_for_deletion(store)
         if _next_revision(store, copy.save) != number:
             raise SaveError(f"{copy.save.id} was repaired by another process at the same time")
         content = change(copy.content())
         content = replace(content, header=replace(content.header, revision=number))
-        check_packs(copy.save, content, condemned)
+        check_packs(copy.save, content, marked_packs)
         make_manifest(store, key, content, session.check)
     finally:
         session.end(key)
@@ -321,8 +321,8 @@ class _Healing:
         """Return the chunks that cannot be read, and those in a pack that a sweep may delete at any
         time, which only a manifest that is rebuilt can refer to."""
         owners = placed_chunks(content)
-        condemned = packs_marked_for_deletion(self._store)
-        going = [chunk for chunk in owners if _packs(chunk) & condemned]
+        marked_packs = packs_marked_for_deletion(self._store)
+        going = [chunk for chunk in owners if _packs(chunk) & marked_packs]
         wants = [
             ChunkRequest(chunk, dtype, name, lambda raw: None)
             for chunk, (name, dtype) in owners.items()

@@ -50,12 +50,12 @@ def publish(
     try:
         # In the order of every save: first the announcement, then the deletion marks, then what
         # exists.
-        condemned = packs_marked_for_deletion(store)
+        marked_packs = packs_marked_for_deletion(store)
         if _next_revision(store, found) != number:
             raise SaveError(f"{save.id} was revised by another process at the same time")
         content = change(found.document.content())
         content = replace(content, header=replace(content.header, revision=number))
-        check_packs(save, content, condemned)
+        check_packs(save, content, marked_packs)
         make_manifest(store, key, content, session.check)
     finally:
         session.end(key)

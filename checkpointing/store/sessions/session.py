@@ -101,7 +101,7 @@ class Session:
         `begin`."""
         # In this order: if a deletion mark is listed here, its manifests were removed before any
         # rank lists manifests; if it is not listed here, its sweep will wait for this save.
-        marks = tuple(entry.key for entry in self.store.storage.list(object_keys.TOMBS))
+        marks = tuple(entry.key for entry in self.store.storage.list(object_keys.DELETION_MARKS))
         with self._lock:
             # If the key was announced before, also by another process of this session, what was
             # chosen since then relies on the deletion marks that were recorded then.

@@ -32,7 +32,7 @@ class ChunkIndex:
     tables: Mapping[str, ItemTable] = field(default_factory=dict)  # by item
     packs: dict[bytes, int] = field(default_factory=dict)  # packs of all chunks, with their sizes
 
-    condemned: frozenset[bytes] = frozenset()  # packs that a sweep may delete at any time
+    marked_packs: frozenset[bytes] = frozenset()  # packs that a sweep may delete at any time
     # chunks of tables that this process made
     _by_id: dict[bytes, Chunk] = field(default_factory=dict)
     _stored: list[ChunkLookup] = field(default_factory=list)  # chunks of tables that it has read
@@ -59,11 +59,11 @@ class ChunkIndex:
             for chunk in with_bases(placed.values()):
                 if self._is_safe(chunk):
                     self._by_id.setdefault(chunk.id, chunk)
-        self._stored += [ChunkLookup(columns, self.condemned) for columns in stored.values()]
+        self._stored += [ChunkLookup(columns, self.marked_packs) for columns in stored.values()]
         self.packs.update(packs)
 
     def _is_safe(self, chunk: Chunk) -> bool:
-        return chunk.pack not in self.condemned and (
+        return chunk.pack not in self.marked_packs and (
             chunk.base is None or self._is_safe(chunk.base)
         )
 
@@ -73,15 +73,15 @@ class StoreView:
     """What exists in the store, as seen after a save was announced. Plain data, which one rank
     collects for all ranks."""
 
-    condemned: frozenset[bytes]  # packs that a sweep may delete at any time
+    marked_packs: frozenset[bytes]  # packs that a sweep may delete at any time
     manifests: tuple[StoredManifest, ...]  # of the run, newest first
 
 
 def look(store: Store, run: str) -> StoreView:
     """Return the view for a save. Call it after the save was announced: only what is found then
     is safe from sweeps."""
-    condemned = frozenset(packs_marked_for_deletion(store))  # read before manifests are listed
-    return StoreView(condemned, tuple(store.manifests(run)))
+    marked_packs = frozenset(packs_marked_for_deletion(store))  # read before manifests are listed
+    return StoreView(marked_packs, tuple(store.manifests(run)))
 
 
 @dataclass
@@ -107,7 +107,7 @@ class StoredChunks:
             return self._index
 
     def _read(self) -> ChunkIndex:
-        index = ChunkIndex(condemned=self.view.condemned)
+        index = ChunkIndex(marked_packs=self.view.marked_packs)
         if mine := self._newest(self.view.manifests):
             index.tables = mine.items
             index.add(mine.items.values(), mine.packs)
@@ -164,7 +164,7 @@ class RunChunkIndex:
                 del self._written[save]
         if not self._written:
             return stored.index
-        index = ChunkIndex(condemned=view.condemned)
+        index = ChunkIndex(marked_packs=view.marked_packs)
         _, index.tables, packs = self._written[max(self._written)]
         index.add(index.tables.values(), packs)
         return index
@@ -180,15 +180,15 @@ class ChunkLookup:
     """The chunks of some columns that may be referred to safely, by content. No objects are created
     for chunks that are never asked for."""
 
-    def __init__(self, columns: ChunkColumns, condemned: Collection[bytes]) -> None:
+    def __init__(self, columns: ChunkColumns, marked_packs: Collection[bytes]) -> None:
         """Index the columns.
 
         Args:
-            condemned: packs marked for deletion. A chunk in one of them is not safe, nor is one
+            marked_packs: packs marked for deletion. A chunk in one of them is not safe, nor is one
                 that is relative to it.
         """
         self._columns = columns
-        rows = np.flatnonzero(~_unsafe(columns, condemned))
+        rows = np.flatnonzero(~_unsafe(columns, marked_packs))
         keys = np.ascontiguousarray(columns["id"][rows, :_KEY]).view("<u8").reshape(-1)
         order = np.argsort(keys, kind="stable")
         self._rows, self._keys = rows[order], keys[order]
@@ -203,9 +203,9 @@ class ChunkLookup:
         return None
 
 
-def _unsafe(columns: ChunkColumns, condemned: Collection[bytes]) -> NDArray[np.bool_]:
-    is_condemned = np.array([pack in condemned for pack in columns.packs], bool)
-    found = is_condemned[columns["pack"]] if len(columns) else np.zeros(0, bool)
+def _unsafe(columns: ChunkColumns, marked_packs: Collection[bytes]) -> NDArray[np.bool_]:
+    is_marked = np.array([pack in marked_packs for pack in columns.packs], bool)
+    found = is_marked[columns["pack"]] if len(columns) else np.zeros(0, bool)
     bases = columns["base"].astype(np.int64)
     has_base = np.flatnonzero(bases >= 0)
     while True:

@@ -160,20 +160,20 @@ def make_manifest(
             raise
 
 
-def check_packs(save: SaveId, content: ManifestContent, condemned: Collection[bytes]) -> None:
+def check_packs(save: SaveId, content: ManifestContent, marked_packs: Collection[bytes]) -> None:
     """Check that no pack of a checkpoint is marked for deletion.
 
     Raises:
         SaveError: the checkpoint refers to packs that a sweep may delete at any time.
     """
-    if marked := content.packs.keys() & set(condemned):
+    if marked := content.packs.keys() & set(marked_packs):
         raise SaveError(f"{save.id} needs {pack_key(min(marked))}, which prune may be deleting")
 
 
 def _keeps_packs(store: Store, content: ManifestContent) -> bool:
     """Return whether all packs of a manifest to be created exist and will stay."""
-    condemned = packs_marked_for_deletion(store)
-    return condemned.isdisjoint(content.packs) and not _missing(store, content)
+    marked_packs = packs_marked_for_deletion(store)
+    return marked_packs.isdisjoint(content.packs) and not _missing(store, content)
 
 
 def _was_swept(store: Store, key: str, content: ManifestContent) -> bool:

@@ -56,7 +56,7 @@ def node_problems(spec: RunSpec, run: RunDir) -> list[str]:
     """Returns why this node is to be left out of the run, a line for each problem, after little
     more than `health.probe_s` seconds at most."""
     is_given = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
-    wanted = wanted_gpus(spec, visible_gpus(os.environ), is_told=is_given)
+    wanted = wanted_gpus(spec, visible_gpus(os.environ), is_given=is_given)
     return problems(look(spec, run), wanted, spec.health)
 
 

@@ -65,19 +65,19 @@ class RequiredGpus:
     """Numbers or UUIDs of the GPUs that the job was given; empty: unknown."""
 
 
-def wanted_gpus(spec: RunSpec, names: tuple[str, ...], *, is_told: bool) -> RequiredGpus:
+def wanted_gpus(spec: RunSpec, names: tuple[str, ...], *, is_given: bool) -> RequiredGpus:
     """Returns the GPUs that a node of `spec` must have.
 
     Args:
         names: GPUs that the node's agent sees.
-        is_told: whether `names` are the GPUs that the job was given, and not all GPUs of the node.
+        is_given: whether `names` are the GPUs that the job was given, and not all GPUs of the node.
     """
     if spec.cluster.device == "cpu" or any(name.startswith("MIG") for name in names):
         return RequiredGpus(0)  # parts of GPUs cannot be identified
     is_sure = bool(names) or spec.cluster.device == "cuda"
     fewest = spec.launch.nproc_per_node if is_sure else 0
     return (
-        RequiredGpus(max(fewest, len(names)), names) if is_told and names else RequiredGpus(fewest)
+        RequiredGpus(max(fewest, len(names)), names) if is_given and names else RequiredGpus(fewest)
     )
 
 

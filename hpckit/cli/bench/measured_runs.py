@@ -186,8 +186,8 @@ def _wait(run: RunDir, tick_s: float) -> None:
 
 def _reason(it: Overview) -> str:
     """Return why a run has not reached its end."""
-    told = (it.verdict or {}).get("reason") or it.progress.failure or it.problem
-    return str(told or "its supervisor has ended without a verdict")
+    reason = (it.verdict or {}).get("reason") or it.progress.failure or it.problem
+    return str(reason or "its supervisor has ended without a verdict")
 
 
 def _is_dead(it: Overview) -> bool:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import typer
 
 from hpckit.cli.common.command_groups import DeferredGroup
-from hpckit.cli.common.exit_status import TOLD
+from hpckit.cli.common.exit_status import EXIT_STATUS_HELP
 
 HELP = (
     "Inspect, verify, prune, repair and convert checkpoints.\n\n"
     "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
     "(STORE/runs/RUN), or a run directory or its name below ./runs. A store that does not answer "
-    "is given up after 15 s. " + TOLD
+    "is given up after 15 s. " + EXIT_STATUS_HELP
 )
 
 

@@ -10,7 +10,7 @@ MEANINGS = {
     OUT_OF_REACH: "a store, a service, Slurm or the machine does not answer",
     NOT_ALL: "`data warm` could not fetch, or `data verify --full` could not verify, everything",
 }
-TOLD = (
+EXIT_STATUS_HELP = (
     "Exit status: "
     + "; ".join(f"{status} {meaning}" for status, meaning in MEANINGS.items())
     + ". Launch and resume have further statuses for how a run ended: hpckit launch --help."

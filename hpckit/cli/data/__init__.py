@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli.common.exit_status import TOLD
+from hpckit.cli.common.exit_status import EXIT_STATUS_HELP
 from hpckit.cli.data import cache
 from hpckit.cli.data.bench import bench
 from hpckit.cli.data.index import index
@@ -18,7 +18,7 @@ from hpckit.cli.data.where import where
 
 HELP = (
     "Make WebDataset shards, index, check and measure them, and cache them on the nodes that "
-    "train.\n\n" + TOLD
+    "train.\n\n" + EXIT_STATUS_HELP
 )
 
 app = typer.Typer(help=HELP, no_args_is_help=True)

@@ -82,16 +82,16 @@ def order_of(
         raise CommandUsageError(
             f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
         )
-    told = {field: value for field, value in state.items() if field not in _BESIDE}
+    stated = {field: value for field, value in state.items() if field not in _BESIDE}
     for field, value in knobs.said.items():
-        if told.get(field, value) != value:
+        if stated.get(field, value) != value:
             raise CommandUsageError(
-                f"--{field} {value}, but the state has {told[field]}: leave this option out"
+                f"--{field} {value}, but the state has {stated[field]}: leave this option out"
             )
-    fields = {field: _natural(told, field) for field in ("seed", "streams", "window", "remix")}
+    fields = {field: _natural(stated, field) for field in ("seed", "streams", "window", "remix")}
     given = {field: value for field, value in fields.items() if value is not None}
     made = SingleStream(dataset, _order(dataset, given, shuffle=name == ORDER))
-    return made.restored(told)
+    return made.restored(stated)
 
 
 def is_mixture(state: Mapping[str, Any] | None) -> bool:

@@ -112,10 +112,10 @@ def read_ours(bench: ReaderBenchmark) -> ReaderMeasurement:
         next(batches)
         time.sleep(bench.step_s)
     passed_s, spent = time.perf_counter() - begun_s, loader.usage - first
-    told = spent.diagnosis()
+    diagnosis = spent.diagnosis()
     loader.close()
     dataset.store.close()
-    return ReaderMeasurement(spent.bytes, passed_s, spent.samples, spent.wait_s, first_s, told)
+    return ReaderMeasurement(spent.bytes, passed_s, spent.samples, spent.wait_s, first_s, diagnosis)
 
 
 def read_webdataset(bench: ReaderBenchmark) -> ReaderMeasurement:

@@ -135,14 +135,18 @@ def where(
     def dataset_of_shards() -> Dataset:
         return open_shards(shards, token_files=token_files)
 
-    def opened(told: Mapping[str, Any] | None) -> SampleStream:
-        if told is not None and is_mixture(told):
-            return open_mixture(shards, told, overrides, token_files, spec_of_run(run))
-        return order_of(dataset_of_shards(), told, overrides)
+    def opened(loader_state: Mapping[str, Any] | None) -> SampleStream:
+        if loader_state is not None and is_mixture(loader_state):
+            return open_mixture(shards, loader_state, overrides, token_files, spec_of_run(run))
+        return order_of(dataset_of_shards(), loader_state, overrides)
 
-    def left_out_of(told: Mapping[str, Any]) -> SkippedRanges:
-        found = skipped_of(told)
-        return recurring_skips(opened(told), found) if found and "pack" not in told else found
+    def left_out_of(loader_state: Mapping[str, Any]) -> SkippedRanges:
+        found = skipped_of(loader_state)
+        return (
+            recurring_skips(opened(loader_state), found)
+            if found and "pack" not in loader_state
+            else found
+        )
 
     # one sample is a step: what is left out is listed whatever the batch is
     batch = global_batch or (1 if skipped else None)

@@ -228,8 +228,8 @@ def _print_result(out: CommandOutput, place: Path, result: CampaignResult) -> No
     from hpckit.faults.campaign.campaign_result import PARTS, cells
 
     out.fact("faults", f"{result.faults} in {result.steps:,} steps, {result.seconds:,.0f} s")
-    told = f"({result.predicted:.3f} by the seconds of each kind of fault)"
-    out.fact("training share", f"{result.ettr:.3f} of the time was in steps that count {told}")
+    predicted = f"({result.predicted:.3f} by the seconds of each kind of fault)"
+    out.fact("training share", f"{result.ettr:.3f} of the time was in steps that count {predicted}")
     head = ("fault", "times", "s, median", "slowest", *PARTS)
     shown = table(*head, right=head[1:])
     for row in result.rows:

@@ -68,4 +68,4 @@ def _is_leftover(key: str, packs: Collection[str], run: str, is_damaged: bool) -
         return part[0].run == run
     if (lease := object_keys.parse_lease(key)) is not None:
         return lease[1] == "lease"  # fences are kept for longer
-    return key.startswith(object_keys.TOMBS)
+    return key.startswith(object_keys.DELETION_MARKS)

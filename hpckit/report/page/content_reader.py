@@ -27,28 +27,30 @@ def read_content(
     run: RunDir,
     slurm: Queue,
     budget_of: BudgetOf,
-    told: ValidatedEvents | None = None,
+    validated: ValidatedEvents | None = None,
     prices: Prices | None = None,
 ) -> PageContent:
     """Read the content.
 
     Args:
-        told: the run's events, if they were read already.
+        validated: the run's events, if they were read already.
         budget_of: returns how much of its retry budget a run has used, from its events.
         prices: what an hour costs, if that is known.
 
     Raises:
         OSError: the run's directory cannot be read.
     """
-    told = told or read_valid_events(run)
-    overview = look(run, slurm, told.events)
-    left, problem = _left(run, told.events)
-    budget = budget_of(overview, told.events)
-    damage = RecordDamage(told.torn, told.unsound, problem)
-    jobs = {event.job for event in told.events if isinstance(event, RunStarted) and event.job}
+    validated = validated or read_valid_events(run)
+    overview = look(run, slurm, validated.events)
+    left, problem = _left(run, validated.events)
+    budget = budget_of(overview, validated.events)
+    damage = RecordDamage(validated.torn, validated.unsound, problem)
+    jobs = {event.job for event in validated.events if isinstance(event, RunStarted) and event.job}
     rates = CostRates(prices or Prices(), known_joules(jobs))
     family = read_family(run, slurm)
-    return build_content(overview, told.events, budget, left, damage, time.time(), family, rates)
+    return build_content(
+        overview, validated.events, budget, left, damage, time.time(), family, rates
+    )
 
 
 def _left(run: RunDir, events: Sequence[Event]) -> tuple[list[CheckpointInfo] | None, str | None]:

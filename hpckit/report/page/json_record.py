@@ -61,7 +61,7 @@ def record(it: PageContent) -> dict[str, Any]:
             )
         },
         "saved": [{**asdict(one), "reuse": one.reuse} for one in it.saved],
-        "intake": asdict(it.intake) if it.intake else None,
+        "intake": asdict(it.loader_totals) if it.loader_totals else None,
         "findings": [asdict(one) for one in it.findings],
         "damage": asdict(it.damage),
         "family": family_record(it.family),

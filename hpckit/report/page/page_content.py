@@ -139,7 +139,7 @@ class PageContent:
     evaluation: tuple[tuple[str, Curve], ...]
     """The metrics of evaluations by name."""
     saved: tuple[SavedCheckpoint, ...]
-    intake: LoaderTotals | None
+    loader_totals: LoaderTotals | None
     findings: tuple[RunFinding, ...]
     damage: RecordDamage
     family: RunFamily
@@ -197,7 +197,7 @@ def build_content(
             for name, values in metric_curves(overview.evaluations).items()
         ),
         saved=tuple(_saved(history.committed, left)),
-        intake=_loader_totals(kept, events),
+        loader_totals=_loader_totals(kept, events),
         findings=tuple(_findings(events)),
         damage=damage,
         family=family or RunFamily(),

@@ -129,13 +129,13 @@ def data_blocks(it: PageContent) -> Iterator[Block]:
     if it.in_steps.parts:
         share = it.in_steps.share("data_wait")
         rows.append(("waiting for data", f"{share:.1%} of the step time"))
-    if it.intake is not None:
+    if it.loader_totals is not None:
         if used := _cache(it):
             rows.append(("cache", used))
-        if it.intake.errors:
-            rows.append(("errors", f"{it.intake.errors:,}"))
-        if it.intake.bound is not None:
-            rows.append(("last report", it.intake.bound))
+        if it.loader_totals.errors:
+            rows.append(("errors", f"{it.loader_totals.errors:,}"))
+        if it.loader_totals.bound is not None:
+            rows.append(("last report", it.loader_totals.bound))
     history = it.history
     rows += [("source", describe_source(*each)) for each in history.sources.items()]
     rows += [("mixture", describe_change(change)) for change in history.mixture_changes]
@@ -144,8 +144,11 @@ def data_blocks(it: PageContent) -> Iterator[Block]:
 
 def _cache(it: PageContent) -> str:
     """Return how well the cache worked; empty if it was not used."""
-    assert it.intake is not None
-    found, every = it.intake, it.intake.hits + it.intake.misses + it.intake.bypasses
+    assert it.loader_totals is not None
+    found, every = (
+        it.loader_totals,
+        it.loader_totals.hits + it.loader_totals.misses + it.loader_totals.bypasses,
+    )
     if not every:
         return ""
     counts = {"hits": found.hits, "misses": found.misses, "bypassed it": found.bypasses}

@@ -51,14 +51,14 @@ _IMPORTANCE = ("gen", "steps", "ended", "lost", "nodes", "ranks", _SPLIT)
 _GAP = 2
 
 
-def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> bool:
+def show(run: RunDir, console: Console, validated: ValidatedEvents | None = None) -> bool:
     """Print what has happened in the run so far; returns whether there was anything.
 
     Args:
-        told: its events, if they were read already.
+        validated: its events, if they were read already.
     """
-    told = told or read_valid_events(run)
-    history = build_history(told.events, alive=holder(run.lock) is not None)
+    validated = validated or read_valid_events(run)
+    history = build_history(validated.events, alive=holder(run.lock) is not None)
     if not history.lives:
         console.print(_without_steps(run), highlight=False, soft_wrap=True)
         return False
@@ -68,7 +68,7 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
     if history.interruptions:
         has_split = any(column.header == _SPLIT for column in shown.columns)
         console.print(_LOST + _LOST_SPLIT * has_split, style="dim", highlight=False)
-    for name, text in _facts(run, history, told.events):
+    for name, text in _facts(run, history, validated.events):
         console.print(f"[bold]{name:<12}[/] {clean(text)}", highlight=False, soft_wrap=True)
     return True
 

@@ -87,13 +87,13 @@ def _row(info: CheckpointInfo, listing: StoreListing, now: float) -> tuple[Conte
     is_usable = info.state in _USABLE
     mood = "good" if info.state == "committed" else "idle" if is_usable else "bad"
     mood = "idle" if info.state == "incomplete" else mood
-    told = tag("span", info.problem, class_="note") if info.problem else None
+    problem = tag("span", info.problem, class_="note") if info.problem else None
     labels = [*listing.labels.get(info.id, ()), *(["certified"] if info.certified else [])]
     return (
         f"{info.step:,}",
         tag("code", info.id),
         ago(info.created, now),
-        joined(tag("span", info.state, class_=f"state {mood}"), told),
+        joined(tag("span", info.state, class_=f"state {mood}"), problem),
         size(info.bytes) if info.state not in ("damaged", "unreadable") else "",
         size(info.raw_bytes) if info.raw_bytes else "",
         ", ".join(f"{name} {value:.4g}" for name, value in sorted(info.metrics.items())),
@@ -230,7 +230,7 @@ def _values(values: Sequence[ValueDiff]) -> list[Html]:
         return []
     shown = [value for value in values if value.kind != "same"]
     same = len(values) - len(shown)
-    told = f"{count(len(values), 'value')}: {same:,} unchanged, {len(shown):,} changed"
+    summary = f"{count(len(values), 'value')}: {same:,} unchanged, {len(shown):,} changed"
     rows: list[tuple[Content, ...]] = [
         (
             tag("code", one.name),
@@ -239,7 +239,7 @@ def _values(values: Sequence[ValueDiff]) -> list[Html]:
         )
         for one in shown[:_MOST]
     ]
-    parts = [tag("p", told)]
+    parts = [tag("p", summary)]
     parts += [table(("value", "A", "B"), rows, frozenset())] if rows else []
     if len(shown) > _MOST:
         parts.append(note(f"and {count(len(shown) - _MOST, 'more value')}"))

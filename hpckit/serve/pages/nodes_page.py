@@ -75,8 +75,8 @@ def _suspect(
         known = names.get(report.run)
         name = report.run.rpartition("/")[2] or "a check"
         by = name if known is None else link(frame.run(known.key), name)
-        told = f", {report.user}, {ago(report.time, now)}" if report.user else ""
-        reports.append(tag("span", by, told, class_="cause"))
+        source = f", {report.user}, {ago(report.time, now)}" if report.user else ""
+        reports.append(tag("span", by, source, class_="cause"))
     until = moment(one.expires, now)
     return (one.node, one.reason, joined(*reports), one.verdict, until, tag("code", one.admin))
 

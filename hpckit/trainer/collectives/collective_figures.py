@@ -110,21 +110,21 @@ def round_robin(count: int) -> list[list[int | None]]:
     """Return the rounds in which each of `count` members meets each other once, by the circle
     method: for each round, the partner of each member. With an odd number, one member of each round
     has none."""
-    seats = count + count % 2
+    even = count + count % 2
     rounds = []
-    for turn in range(seats - 1):
+    for turn in range(even - 1):
         partners: list[int | None] = [None] * count
-        for place in range(seats // 2):
-            one, other = _seat(place, turn, seats), _seat(seats - 1 - place, turn, seats)
+        for place in range(even // 2):
+            one, other = _member_at(place, turn, even), _member_at(even - 1 - place, turn, even)
             if one < count and other < count:
                 partners[one], partners[other] = other, one
         rounds.append(partners)
     return rounds
 
 
-def _seat(place: int, turn: int, seats: int) -> int:
-    """Member 0 keeps its place; the others move around the table."""
-    return 0 if place == 0 else (place - 1 + turn) % (seats - 1) + 1
+def _member_at(place: int, turn: int, even: int) -> int:
+    """Return the member at a place of the circle: member 0 stays, the others rotate each turn."""
+    return 0 if place == 0 else (place - 1 + turn) % (even - 1) + 1
 
 
 def rank_label(node: str, number: int) -> str:

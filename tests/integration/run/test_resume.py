@@ -69,7 +69,7 @@ def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None
     assert [one.step for one in it.saved] == [event["step"] for event in story.committed]
     assert max(it.saved, key=lambda one: one.step).state == "kept"
     assert all(one.bytes and one.new_bytes for one in it.saved)
-    assert it.intake is not None
+    assert it.loader_totals is not None
     assert it.in_steps.parts
     assert (it.damage, it.findings) == (RecordDamage(), ())
     page = render([it], "html")

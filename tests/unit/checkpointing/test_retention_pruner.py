@@ -40,7 +40,7 @@ def test_what_was_passed_over_does_not_count_and_stays_no_longer_than_if_it_did(
     store = Store.open(str(tmp_path / "store"), create=True)
     pruner = Pruner(store, RUN, [Last(2), Best("loss")], Events(None, 0))
     behind = save_all(store, RUN, {40: {"model/w": 40}, 45: {"model/w": 45}})
-    pruner.passed_over = {one.id for one in behind}
+    pruner.skipped = {one.id for one in behind}
     kept = []
     for step in (20, 30, 42, 50):
         (made,) = save_all(store, RUN, {step: {"model/w": step}})

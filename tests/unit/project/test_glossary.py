@@ -12,7 +12,7 @@ import pytest
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "glossary.md"
-PACKAGES = ("hpckit", "checkpointing", "data")
+PACKAGES = ("hpckit", "checkpointing", "data", "slurm")
 GROUPS = [
     "Runs and jobs",
     "Nodes and ranks",
@@ -22,12 +22,14 @@ GROUPS = [
     "Planning and reporting",
 ]
 _WORDS = """
-comeback condemn crew doors floor furnish furniture gentle hall handing hosting intake keeper
-lodger lodgers muster mustering namesakes outbox overheard reviver reviving roster sealed seat
-seating seats shield spoil strike succession thrift tomb tombs trainee viewing
+comeback condemn condemned crew doors floor furnish furniture gentle hall handing hosting intake
+keeper lodger lodgers muster mustering namesakes outbox overheard reviver reviving roster sealed
+seat seating seats shield spoil strike succession thrift tomb tombs trainee viewing
 """
 WORDS = frozenset(_WORDS.split())
-"""No name has one of these among its words."""
+"""No name has one of these among its words, nor has a variable or an argument."""
+KEPT = {"condemned", "condemned_bytes"}
+"""Keys of `--json` by which programs read these counts."""
 _NAMES = """
 accepting adopt alone announcing asking assumed beginning benching board boards carried coding
 comparing compiling concluding continuing copying declared defaulting doing dropping ending
@@ -82,6 +84,16 @@ def names_in(path: Path) -> Iterator[str]:
     yield from (name for name in named if not name.startswith("_"))
 
 
+def variables_in(path: Path) -> Iterator[str]:
+    """The names of methods, arguments, variables and attributes of a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
 def test_the_glossary_has_its_groups() -> None:
     assert list(glossary_groups()) == GROUPS
 
@@ -122,5 +134,16 @@ def test_no_file_class_or_function_bears_an_old_name(package: str) -> None:
         for path in sorted((CHECKOUT / package).rglob("*.py"))
         for name in names_in(path)
         if has_old_name(name)
+    ]
+    assert old == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_variable_has_an_old_word(package: str) -> None:
+    old = [
+        f"{path.relative_to(CHECKOUT)}: {name}"
+        for path in sorted((CHECKOUT / package).rglob("*.py"))
+        for name in {*variables_in(path)} - KEPT
+        if not WORDS.isdisjoint(words_of(name))
     ]
     assert old == []

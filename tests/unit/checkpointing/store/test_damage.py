@@ -226,7 +226,7 @@ def test_damage_of_a_pin_keeps_what_it_pins(made: tuple[Objects, list[SaveId]]) 
 
 
 def test_damage_of_leases_and_tombs_loses_nothing(made: tuple[Objects, list[SaveId]]) -> None:
-    for prefix in (object_keys.LEASES, object_keys.TOMBS):
+    for prefix in (object_keys.LEASES, object_keys.DELETION_MARKS):
         objects, saving = _while_saving()
         (key,) = _of(objects, prefix)
         for harm in harms(key, objects[key]):

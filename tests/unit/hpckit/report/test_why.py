@@ -192,7 +192,7 @@ def test_a_dependency_on_a_job_that_is_not_of_the_run_is_told_as_such() -> None:
     assert facts(it)["waits"].endswith("it waits for job 77, not of this run")
     assert facts(it)["to do"].endswith("scontrol update JobId=2 Dependency=")
     (twin,) = parse_queue(WAITS.replace("2|", "9|", 1))
-    it = replace(overview(RunState.WAITING, WAITS), namesakes=(twin,))
+    it = replace(overview(RunState.WAITING, WAITS), same_name_jobs=(twin,))
     assert "it waits for job 9 of the same name, not of this run" in facts(it)["waits"]
 
 

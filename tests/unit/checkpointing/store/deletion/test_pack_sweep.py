@@ -78,7 +78,7 @@ def test_a_dead_sessions_packs_and_parts_go(store: Store, world: World) -> None:
         with pytest.raises(SaveError):
             commit(store, save, 1)
         assert _keys(store, object_keys.PACKS) == []
-        assert _keys(store, object_keys.TOMBS) == []
+        assert _keys(store, object_keys.DELETION_MARKS) == []
         assert _keys(store, f"runs/{RUN}/parts/") == []
         assert catalog.committed(store)[0] == []
 
@@ -119,7 +119,7 @@ def test_a_save_that_began_before_holds_up_the_burial(store: Store) -> None:
         commit(store, save, 1, check=session.check)
     swept = sweep(store, grace_s=0)
     assert swept.deleted == 0  # now it is needed, and the tomb is over
-    assert _keys(store, object_keys.TOMBS) == []
+    assert _keys(store, object_keys.DELETION_MARKS) == []
     assert saves.problems(store) == []
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_tomb_is_condemned_anew(store: Store, world: World) -> None:
         tomb = deletion_marks.write(store, packs=_keys(store, object_keys.PACKS))
         world.objects[tomb] = (b"damaged", world.now)
     assert sweep(store, grace_s=0).deleted == 1
-    assert _keys(store, object_keys.TOMBS) == []
+    assert _keys(store, object_keys.DELETION_MARKS) == []
 
 
 def test_a_tomb_ends_with_the_last_manifest_that_it_condemns(store: Store) -> None:
@@ -179,12 +179,12 @@ def test_a_tomb_ends_with_the_last_manifest_that_it_condemns(store: Store) -> No
     tomb = deletion_marks.write(store, manifests=keys)
     store.storage.delete([gone.manifest()])
     sweep(store, grace_s=0)
-    assert _keys(store, object_keys.TOMBS) == [tomb]
+    assert _keys(store, object_keys.DELETION_MARKS) == [tomb]
     store.storage.delete([there.manifest()])
     for key in keys:
         assert session_leases.abandon(store, key)  # what stands in its place needs no tomb
     sweep(store, grace_s=0)
-    assert _keys(store, object_keys.TOMBS) == []
+    assert _keys(store, object_keys.DELETION_MARKS) == []
 
 
 def test_fences_and_abandoned_saves_go_after_a_week(store: Store, world: World) -> None:

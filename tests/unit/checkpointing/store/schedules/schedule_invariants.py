@@ -7,7 +7,7 @@ from checkpointing.format import object_keys
 from checkpointing.format.store_records import load_deletion_mark
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.deletion.manifest_removal import CONDEMNED_S
+from checkpointing.store.deletion.manifest_removal import MARKED_S
 from checkpointing.store.deletion.pack_sweep import FENCED_S, sweep
 from checkpointing.store.sessions.session import TTL_S
 from checkpointing.store.store import Store
@@ -60,7 +60,7 @@ def _unmended(model: Model) -> list[str]:
     if model.facts.mirror is None:
         return []
     wrong, store = [], model.store()
-    model.sleep(CONDEMNED_S + 1)  # while what died had condemned a checkpoint nobody can hold it
+    model.sleep(MARKED_S + 1)  # while what died had condemned a checkpoint nobody can hold it
     sweep(store, grace_s=0)
     for save in maintenance_actors.to_repair(store, model.facts, None):
         try:
@@ -118,7 +118,7 @@ def _leaks(model: Model, *, late: bool) -> list[str]:
 
 def _waits(store: Store, key: str) -> bool:
     """Fences and abandoned saves stay for a week, tombs of manifests for a day."""
-    if key.startswith(object_keys.TOMBS):
+    if key.startswith(object_keys.DELETION_MARKS):
         return not load_deletion_mark(store.storage.get(key), key).packs
     if key.startswith(object_keys.LEASES):
         return not key.endswith(".lease")

@@ -67,7 +67,7 @@ def _known(index: ChunkIndex, store: Store) -> list[Chunk]:
 
 @pytest.mark.parametrize("stored", [False, True], ids=["made here", "read"])
 def test_nothing_in_a_condemned_pack_is_known(stored: bool) -> None:
-    index = ChunkIndex(condemned=frozenset([PACK]))
+    index = ChunkIndex(marked_packs=frozenset([PACK]))
     good, bad = _chunk(1, OTHER), _chunk(2, PACK)
     on_bad = _chunk(3, OTHER, base=bad)
     for chunk in (good, bad, on_bad):

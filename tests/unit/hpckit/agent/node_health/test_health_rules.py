@@ -144,11 +144,11 @@ def test_a_clock_is_off_by_as_much_as_the_message_cannot_have_taken() -> None:
 
 
 def test_the_gpus_that_a_node_is_to_have() -> None:
-    def wanted(device: str, *names: str, is_told: bool = True) -> RequiredGpus:
+    def wanted(device: str, *names: str, is_given: bool = True) -> RequiredGpus:
         spec = make_spec({"cluster.device": device, "launch.nproc_per_node": 4})
-        return wanted_gpus(spec, names, is_told=is_told)
+        return wanted_gpus(spec, names, is_given=is_given)
 
     assert wanted("cpu", "0", "1") == wanted("auto") == wanted("auto", "MIG-1") == RequiredGpus(0)
     assert wanted("cuda") == RequiredGpus(4)
     assert wanted("auto", "0", "1") == RequiredGpus(4, ("0", "1"))
-    assert wanted("auto", "0", "1", is_told=False) == RequiredGpus(4), "there may be others'"
+    assert wanted("auto", "0", "1", is_given=False) == RequiredGpus(4), "there may be others'"
