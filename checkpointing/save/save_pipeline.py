@@ -175,7 +175,7 @@ class SavePipeline:
         try:
             self.wait()
         except SaveError as error:
-            logger.warning("before the last save: %s", error)
+            logger.warning("an earlier save failed, and the last one is made now: %s", error)
 
     def _prepared(self, step: int, leaves: Leaves, stepped: list[Optimizer]) -> SavePlan:
         try:

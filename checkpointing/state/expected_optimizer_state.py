@@ -91,8 +91,8 @@ def _is_known(optimizer: Optimizer) -> bool:
 
 
 def _is_of_torch(step: Any) -> bool:
-    """Whether a function, and whatever it wraps, is torch's own: a program's may know its
-    parameters, which stand-ins are not."""
+    """Returns whether a function and all functions that it wraps are torch's own. A function of the
+    user may depend on the parameters themselves, for which stand-ins are used here."""
     while step is not None:
         if not getattr(step, "__globals__", {}).get("__name__", "").startswith("torch."):
             return False

@@ -181,8 +181,9 @@ def _small_permutations(size: int, keys: Words) -> Ints:
 
 
 def _round_tables(keys: Words, bits: int, tops: int) -> tuple[list[bytes], list[bytes]]:
-    """Return, of each pair of rounds, what the first one makes of each value of the top half, and
-    the second one of the low half: byte 32 * k + v is that of value v by key number k."""
+    """Return two lists of tables, with one table for each pair of rounds: the round function of the
+    first round on each value of the top half, and that of the second round on the low half. Byte
+    32 * k + v of a table is the result for value v and key number k."""
     rounds = np.arange(1, ROUNDS_SMALL + 1, dtype=np.uint64) * _GOLDEN
     words = (keys[:, None] + rounds).T[:, :, None] ^ np.arange(_HALF, dtype=np.uint64)
     _mix(words, np.empty_like(words))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from data.order.keyed_permutation import Ints, Words, derive, permute
 
 _Small: TypeAlias = npt.NDArray[np.int32]  # numbers of shards and pieces: half the memory
-_STEPS_OF_A_RANGE = 4  # of the table of `find_ranges`, in the mean
+_STEPS_OF_A_RANGE = 4  # mean number of entries for a range in the table of `find_ranges`
 _FEW_NUMBERS = 2  # for each range, below which a table takes longer than it saves
 _MOST_COMPARISONS = 4
 _BLOCK = 2**15  # values that are permuted at a time, so that they stay in a core's cache

@@ -18,10 +18,10 @@ _SOON = timedelta(seconds=5)  # before its end, a signature is renewed: clocks d
 
 
 class SignedUrls:
-    """The signed URLs of shards, each as long as it is accepted. Thread-safe.
+    """Keeps the signed URL of each shard for as long as it is accepted. Thread-safe.
 
     Args:
-        sign: makes one.
+        sign: returns a signed URL for a URL.
     """
 
     def __init__(self, sign: Sign) -> None:

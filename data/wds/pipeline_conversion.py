@@ -309,8 +309,8 @@ def _passes(
     items = items if repetitions != 1 else -1
     if draws is not None and dataset.pipeline.settings.plan.slices:
         raise PipelineError(
-            "slice() of shards that are drawn again and again would end a pass there, and counts "
-            "the samples of each epoch here: use with_epoch(n) for passes of n items"
+            "slice() of resampled shards ends a pass in webdataset, but counts the samples of each "
+            "epoch in a StreamingDataset: use with_epoch(n) for passes of n items"
         )
     if draws is not None and items <= 0:
         if draws == sys.maxsize or repetitions == sys.maxsize:

@@ -150,10 +150,10 @@ class AlertWatch:
         self._write_mark(offset, is_settled=self._is_final)
 
     def _write_mark(self, offset: int, *, is_settled: bool = False) -> None:
-        """Writes up to which event alerts were sent.
+        """Records the place in the events up to which alerts were sent.
 
         Args:
-            is_settled: whether those that wait are given up.
+            is_settled: whether the alerts that still wait are given up.
         """
         waiting = {one.key for delivery in self._deliveries for one in delivery.waiting()}
         self._offsets = {key: at for key, at in self._offsets.items() if key in waiting}

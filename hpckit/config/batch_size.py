@@ -29,7 +29,7 @@ def batch_ramp(spec: RunSpec, world: int) -> BatchRamp | None:
     """Returns how the global batch grows on `world` ranks; None: it has its full size always.
 
     Raises:
-        ValueError: the numbers make no ramp.
+        ValueError: the numbers do not make a ramp.
     """
     ramp = spec.train.batch_ramp
     if ramp is None:
@@ -64,7 +64,7 @@ def sequence_lengths(ramp: SequenceRampSpec, full: int) -> Sequence[int]:
     """Returns the lengths of sequences that grow to `full` tokens, the first one first.
 
     Raises:
-        ValueError: the numbers make no ramp.
+        ValueError: the numbers do not make a ramp.
     """
     if ramp.start >= full:
         raise ValueError(f"a start of {ramp.start} tokens is not below model.seq_len={full}")
@@ -72,7 +72,7 @@ def sequence_lengths(ramp: SequenceRampSpec, full: int) -> Sequence[int]:
         times = full // ramp.start
         if full % ramp.start or times & (times - 1):
             raise ValueError(
-                f"{ramp.start} tokens that double do not lead to model.seq_len={full}; use "
+                f"doubling {ramp.start} tokens never gives model.seq_len={full}; use "
                 f"{full} divided by 2, 4, 8 and so on, or an increment"
             )
         return [ramp.start << number for number in range(times.bit_length())]

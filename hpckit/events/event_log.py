@@ -59,14 +59,14 @@ class EventLog:
             with self._lock:
                 self._append(line)
         except OSError as error:
-            log.error("event not written (%s): %s", error, line)
+            log.error("an event is not written (%s): %s", error, line)
 
     def _append(self, line: str) -> None:
         if self._handle == _CLOSED:  # its number may be reused for another file
-            log.warning("event after the end of the log: %s", line)
+            log.warning("the log is closed, so this event is not written: %s", line)
             return
         if not append_line(self._handle, line):
-            log.error("event cut short, the disk is full: %s", line)
+            log.error("the disk is full, so this event is cut short: %s", line)
 
     def close(self) -> None:
         """Closes the log. Later events of other threads are not written."""

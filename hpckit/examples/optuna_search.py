@@ -143,7 +143,7 @@ def begin(overrides: Sequence[str]) -> None:
 
 
 class StudyTrials:
-    """Of a study, and their runs."""
+    """The trials of a study, and the run of each."""
 
     def __init__(self, study: optuna.Study, search: StudySearch, metric: str) -> None:
         self._study, self._search, self._metric = study, search, metric

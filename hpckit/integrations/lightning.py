@@ -119,7 +119,7 @@ class HpckitCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._at_sigterm: Any = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Find out what saves this trainer."""
+        """Find the callback that saves this trainer's checkpoints."""
         if not client.is_launched() or stage != "fit":
             return
         self._at_sigterm = signal.getsignal(signal.SIGTERM)

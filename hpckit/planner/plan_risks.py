@@ -19,7 +19,7 @@ _LITTLE_GOODPUT = 0.95
 
 @dataclass(frozen=True)
 class PlanRisk:
-    """Something that may come differently than planned."""
+    """An assumption of the plan that may turn out to be wrong."""
 
     what: str
     effect: str

@@ -71,7 +71,7 @@ class Overview:
 
     @property
     def is_alive(self) -> bool:
-        """Whether anything of the run is active, or will start by itself."""
+        """Whether anything of the run is active, or will start automatically."""
         return self.state not in (RunState.ENDED, RunState.FAILED, RunState.DEAD)
 
     @property

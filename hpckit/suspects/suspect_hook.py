@@ -1,4 +1,4 @@
-"""Hands a suspect to the site's own tooling: a command of the config, with JSON on its input."""
+"""Reports a suspect to the site's own tooling: runs a command of the config with JSON as input."""
 
 from __future__ import annotations
 

@@ -504,7 +504,7 @@ class ServiceClient:
 
 
 def _log_later(kind: str, error: ConnectionError) -> None:
-    logger.warning("the checkpoint service is sent its %s later: %s", kind, error)
+    logger.warning("the %s is sent to the checkpoint service later: %s", kind, error)
 
 
 _clients: weakref.WeakSet[ServiceClient] = weakref.WeakSet()

@@ -64,7 +64,7 @@ class SaveWorker:
                 self._step(progress)
             except Exception as error:
                 # an unexpected error must not end the saving of later steps
-                logger.exception("saving step %s", self._step_of(progress))
+                logger.exception("step %s cannot be saved now", self._step_of(progress))
                 self._handle_error(progress, error)
         if self._coordinator is not None:
             self._coordinator.close()

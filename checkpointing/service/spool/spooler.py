@@ -119,7 +119,7 @@ class Spooler:
             self._consider_all(ends=ends)
         except Exception:
             # an unexpected error must not end the save
-            logger.exception("choosing where snapshots go")
+            logger.exception("cannot choose where snapshots are copied")
 
     def _consider_all(self, *, ends: bool) -> None:
         with self._lock:

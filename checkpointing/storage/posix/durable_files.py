@@ -152,7 +152,7 @@ def list_again(sys: Syscalls, folder: str) -> None:
 
 
 def _appears(sys: Syscalls, folder: str) -> bool:
-    """Whether a folder that seemed to be missing exists after all."""
+    """Returns whether a folder that seemed to be missing exists after all."""
     list_again(sys, parent(folder))
     with suppress(NotADirectoryError):
         return _is_dir(sys, folder)
@@ -160,7 +160,7 @@ def _appears(sys: Syscalls, folder: str) -> bool:
 
 
 def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
-    """Whether the file holds `parts` end to end.
+    """Returns whether the file holds `parts` end to end.
 
     Raises:
         OSError: it cannot be read.

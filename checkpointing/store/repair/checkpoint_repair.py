@@ -112,7 +112,7 @@ def repair(
         result.healed.append(f"{problem}; from {document.where} of {other.url}")
     else:
         document = source.document
-    healing = _Healing(store, others, result, on_bytes, all_or_nothing=not there)
+    healing = _ContentRepair(store, others, result, on_bytes, all_or_nothing=not there)
     with suppress(_NothingToDo):
         if dry_run:
             healing.look(document, source)
@@ -126,7 +126,7 @@ def _make(
     run: str,
     document: ManifestDocument,
     source: CatalogEntry | None,
-    healing: _Healing,
+    healing: _ContentRepair,
 ) -> str:
     """Publish the repaired revision; return its key.
 
@@ -253,7 +253,7 @@ def _remove_others(store: Store, session: Session, save: SaveId, key: str) -> No
                 removal.remove(save)
 
 
-class _Healing:
+class _ContentRepair:
     """Changes a checkpoint's content to one that is as complete as it can be."""
 
     def __init__(

@@ -179,7 +179,7 @@ class DownloadJob:
             return False
         with lock:
             failure = folder.failure(entry, since_s)
-            if failure is not None:  # by the process that held the lock while this one waited
+            if failure is not None:  # recorded by the process that held the lock until now
                 self.got_wrong_bytes = failure.damaged
                 kind = DamagedShardError if failure.damaged else FetchError
                 raise kind(self._url, failure.problem, failure.attempts)

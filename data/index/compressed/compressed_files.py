@@ -238,7 +238,7 @@ def _pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
     elif head == b"\x28\xb5\x2f\xfd" or is_skippable:
         yield from _zstd_pieces(path, source)
     else:
-        raise BrokenTarError(path, 0, "is neither of gzip nor of zstd, as its name says")
+        raise BrokenTarError(path, 0, "is neither gzip nor zstd data, although its name says so")
 
 
 def _gzip_pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:

@@ -92,12 +92,12 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
             path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
             dim = chunk.get("dim")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            problem = f"chunk {number} is not described as of LitData: {error!r}"
+            problem = f"chunk {number} is not described as LitData does: {error!r}"
             raise DataError(f"{place}: {problem}") from error
         if dim is not None:
             raise DataError(
-                f"{place}: its chunks are streams of tokens without items, as of TokensLoader: "
-                "write them as a flat file, see token_files"
+                f"{place}: its chunks are streams of tokens without items, as TokensLoader "
+                "reads them: write the tokens as a flat file, which token_files describes"
             )
         if is_packed:
             path = unpack(path, None)  # of its bytes, some versions do not count the table

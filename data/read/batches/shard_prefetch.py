@@ -175,7 +175,7 @@ class _PrefetchState:
         self._start = self._pace = _Pace(position(), time.monotonic(), _GUESS_S)
         self._uses: Iterator[tuple[int, ShardUse]] | None = self._uses_from(self._start.at)
         self._failures: set[str] = set()
-        # of datasets: fetched, and not yet read to the end; and for which there was no room
+        # uses by number of dataset: fetched and not yet read to the end; and without room so far
         self._running: list[tuple[int, ShardUse]] = []
         self._waiting: deque[tuple[int, ShardUse]] = deque()
         self._evicts = evicting_datasets(stream.datasets)

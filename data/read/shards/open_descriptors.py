@@ -101,7 +101,7 @@ class DescriptorBudget:
 
     def _shrink(self) -> None:
         with self._lock:
-            # those of datasets that are gone have closed theirs, and would make no room
+            # holders that no longer exist have closed their descriptors: releasing them frees none
             self._held = deque(one for one in self._held if one() is not None)
             before = len(self._held)
             self._limit = max(1, before * 3 // 4)

@@ -131,7 +131,7 @@ def carry_out(
     (number,) = prepare([wanted], options)
     try:
         if number is not None:  # None: the same run was measured before
-            start_silently(run, spec, number)  # a Ctrl-C meanwhile comes when it has started
+            start_silently(run, spec, number)  # a Ctrl-C is delivered after it
         _wait(run, _TICK_S[spec.cluster.kind])
     except KeyboardInterrupt:
         cancel_run(look(run, Queue()), saves=False, within_s=_CANCEL_S, say=lambda text: None)

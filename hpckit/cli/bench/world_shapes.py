@@ -48,7 +48,9 @@ def parse_world(text: str) -> WorldShape:
     """
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip())
     if not found:
-        raise ValueError(f"{text!r} is not a world; give NODESxWORKERS, as in 2x8")
+        raise ValueError(
+            f"{text!r} is not a number of nodes and workers; give NODESxWORKERS, as in 2x8"
+        )
     return WorldShape(int(found[1]), int(found[2]))
 
 

@@ -121,7 +121,7 @@ def _slowdown(kind: str, by: float | None, seconds: float | None) -> Slowdown | 
     if by is None and seconds is None:
         return None
     if kind != "slow":
-        raise CommandError(f"{kind}: --by and --seconds belong to slow")
+        raise CommandError(f"{kind}: --by and --seconds are options of `slow` only")
     usual = Slowdown()
     return Slowdown(
         usual.percent if by is None else by, usual.seconds if seconds is None else seconds

@@ -1,4 +1,4 @@
-"""Which parameters a run begins with, where they are not drawn at random, and which it trains."""
+"""The parameters with which a run begins if they are not random, and those that it trains."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def queued_seconds(held: Sequence[HeldNodes]) -> float:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A time with one division by causes."""
+    """A period in which the shares of the causes do not change."""
 
     begun: float
     ended: float
@@ -240,8 +240,8 @@ def _records(history: History) -> dict[tuple[int, int], list[_Record]]:
 def _shares(
     own: Sequence[_Record], whole_s: float, cause: str, slow: Sequence[tuple[float, float, float]]
 ) -> dict[str, float]:
-    """Return how the time of an attempt's steps is divided: what its records do not cover is
-    between steps."""
+    """Return the share of each cause in the time of an attempt's steps; time that no record covers
+    counts as time between steps."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for record in own:
         if not record.is_kept:

@@ -58,8 +58,8 @@ def _row(one: SpikeFound | UpdateSkipped) -> tuple[str, str, str, str]:
 
 
 def _windows(it: PageContent, found: Sequence[SpikeFound | UpdateSkipped]) -> list[tuple[int, int]]:
-    """Return the first and the last step around each of these, which are ordered by step; those
-    within the steps around another one have none."""
+    """Return the first and the last step to show for each of these events, which are ordered by
+    step. An event within the steps of an earlier one gets no window of its own."""
     steps = sorted({*it.history.kept, *(event.step for event in it.history.repeated)})
     windows: list[tuple[int, int]] = []
     for one in found:

@@ -104,14 +104,14 @@ def _tokens(text: str) -> Iterable[str]:
             place += 1
         elif char == "[":
             if (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", text[place:])) is None:
-                raise re.error("a [ without its ]", text, place)
+                raise re.error("a [ has no ]", text, place)
             inner = found[2].replace("\\", "\\\\").replace("[", "\\[")
             inner = "\\" + inner if inner.startswith(("]", "^")) else inner
             yield f"(?!/)[{'^' if found[1] else ''}{inner}]"
             place += found.end()
         elif char == "\\":
             if place + 1 == len(text):
-                raise re.error("a \\ before nothing", text, place)
+                raise re.error("nothing follows the last \\", text, place)
             yield re.escape(text[place + 1])
             place += 2
         else:

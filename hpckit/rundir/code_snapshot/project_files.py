@@ -142,7 +142,7 @@ class _ProjectWalk:
         return own == ".git" or (data_files.is_bytecode(own) and name not in self._tracked)
 
     def _named(self, name: str, is_folder: bool) -> str | None:
-        """Returns what it is by the config or by the user's own list, or None."""
+        """Returns why the config or the user's ignore file leaves it out, or None."""
         if kind := self._paths.kind_of(name, is_folder):
             return kind
         return LISTED if self._patterns.matches(name, is_folder) else None

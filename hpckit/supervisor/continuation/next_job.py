@@ -50,7 +50,7 @@ class JobRequeue:
         self._job = job
 
     def withdraw(self) -> None:
-        """Has no job requeued, as the run has ended finally."""
+        """Cancels the requeue, because the last verdict is final."""
         self._job = None
 
     def __enter__(self) -> JobRequeue:

@@ -53,11 +53,11 @@ class ExcludeList:
         self._run, self._spec, self._events = run, spec, events
         self._by_config = spec.cluster.slurm.exclude
         self._suspects = spec.cluster.slurm.suspects
-        self._told: set[str] = set()  # problems of the suspect list
+        self._reported: set[str] = set()  # problems of the suspect list
         self._known: PartitionNodes | None = None  # last known nodes for the job
         self._refusal = ""  # why Slurm could not place the job without nodes
         self._options: list[str] | None = None  # of this job, if it is to be requeued
-        self._own_exclude: tuple[str, ...] = ()  # that a person has given this job
+        self._own_exclude: tuple[str, ...] = ()  # nodes that a person has had this job exclude
 
     def hosts(self) -> tuple[str, ...]:
         """Returns the nodes to exclude by the run's events so far, without those that the config
@@ -90,8 +90,8 @@ class ExcludeList:
         runs in the partition."""
         view = read_view(self._suspects)
         for problem in view.problems:
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._reported:
+                self._reported.add(problem)
                 log.warning(problem)
                 self._events.emit(Degraded(subject=DegradedSubject.SUSPECT_LIST, what=problem))
         bad = view.uncleared(own)

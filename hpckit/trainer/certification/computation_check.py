@@ -277,7 +277,7 @@ class ComputationCheck:
         device = collective_device()
         pairs = [(a.figures, b.figures) for a, b in zip(first, again, strict=False)]
         spreads = torch.stack([relative_difference(a, b) for a, b in pairs])
-        # what overflows in one of two computations says nothing of how much others differ
+        # a value that overflows in one of the two computations is no measure of how others differ
         spread = torch.where(spreads.isfinite(), spreads, 0.0).amax(0).to(device)
         dist.all_reduce(spread, op=dist.ReduceOp.MAX)
         place, ring = self._place()

@@ -115,8 +115,9 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _synced_buffers(module: DistributedDataParallel) -> Iterator[None]:
-    """Have each computation begin with the buffers of rank 0, if the module is to send them, as
-    `no_sync` would leave that out after the first one; and so does the next step of training."""
+    """Let each computation begin with the buffers of rank 0, if the module is configured to send
+    them. `no_sync` would leave that out after the first computation and, by the setting that is
+    restored here, before the next training step."""
     was_synced = module.require_forward_param_sync
     module.require_forward_param_sync = True
     try:

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         end_services(options.store, RUN, _END_S)
     dist.barrier()
     if dist.get_rank() == 0 and folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)  # the command says so if it is left
+        shutil.rmtree(folder, ignore_errors=True)  # the command reports a folder that is left
     dist.destroy_process_group()
 
 

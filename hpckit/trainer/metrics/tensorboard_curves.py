@@ -112,7 +112,7 @@ def write_until(is_over: Callable[[], bool], events: Path, folder: Path) -> None
             curves.follow()
         curves.close()
     except OSError as error:
-        what = f"no more TensorBoard files: {error}"
+        what = f"TensorBoard files are no longer written: {error}"
         log.error(what)
         with EventLog(events) as event_log:
             event_log.emit(Degraded(subject=DegradedSubject.TENSORBOARD, what=what))

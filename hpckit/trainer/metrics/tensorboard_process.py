@@ -72,7 +72,10 @@ class TensorBoardProcess:
     def _give_up(self, why: str) -> None:
         """Report that training continues without TensorBoard files; the events have all records."""
         self._process, self._is_gone = None, True
-        log.error("no more TensorBoard files: %s", why)
+        log.error("TensorBoard files are no longer written: %s", why)
         self._events.emit(
-            Degraded(subject=DegradedSubject.TENSORBOARD, what=f"no more TensorBoard files: {why}")
+            Degraded(
+                subject=DegradedSubject.TENSORBOARD,
+                what=f"TensorBoard files are no longer written: {why}",
+            )
         )

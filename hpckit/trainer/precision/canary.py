@@ -49,7 +49,7 @@ class Canary:
         """
         seen = {name: values[name] for name in NAMES if name in values}
         if not seen:
-            raise TrainingError(f"debug.canary: run.log one of {', '.join(NAMES)} in every step")
+            raise TrainingError(f"debug.canary: give {' or '.join(NAMES)} to run.log in every step")
         self._seen.append(seen)
         if self._golden is None:
             return

@@ -50,7 +50,7 @@ class SpikeMonitor:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What has to be saved with a state, for `load`."""
+        """The values to save with a state, which `load` takes."""
         return {"spike_steps": self._steps.saved}
 
     def load(self, saved: Mapping[str, Any]) -> None:

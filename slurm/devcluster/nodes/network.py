@@ -92,7 +92,7 @@ def unplug(launcher: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
     link = plan.link(node)
     if link is None or not has_link(link) or launcher.attempt("ip", "link", "del", link) == "":
         return
-    if has_link(link):  # or else the kernel was about to remove it, as its network had ended
+    if has_link(link):  # otherwise the kernel has removed it with its network
         raise DevclusterError(f"the network cable {link} cannot be removed: try ip link del {link}")
 
 

@@ -253,7 +253,7 @@ def test_what_is_damaged_or_too_large_is_refused_with_its_place(
     refused(pack(bytes(8 << 20)), "unpacks to more than cache_bytes=1048576 allows")
     if suffix == "gz":
         refused(content[:-6] + b"abcdef", "damaged: Error -3")
-    refused(b"neither of them" * 50, "is neither of gzip nor of zstd")
+    refused(b"neither of them" * 50, "is neither gzip nor zstd data")
     left = [p.name for p in (tmp_path / "cache" / "unpacked").iterdir() if p.suffix != ".lock"]
     assert left == []
 
@@ -389,7 +389,7 @@ def test_an_index_of_mds_that_cannot_be_read_is_refused(
         (lambda i: i["config"].update(data_spec="[1, [2]]"), "data_spec cannot be read"),
         (lambda i: i["chunks"][0].update(dim=100), "streams of tokens"),
         (lambda i: i["chunks"][0].update(filename="../x"), "not the name of a file"),
-        (lambda i: i["chunks"][0].pop("chunk_size"), "not described as of LitData"),
+        (lambda i: i["chunks"][0].pop("chunk_size"), "not described as LitData does"),
     ],
 )
 def test_an_index_of_litdata_that_cannot_be_read_is_refused(

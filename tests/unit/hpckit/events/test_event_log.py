@@ -200,4 +200,4 @@ def test_what_comes_after_the_end_is_written_to_no_other_file(
         other.write("mine")
     assert (tmp_path / "other").read_text() == "mine"
     assert (tmp_path / "events.jsonl").read_text() == ""
-    assert "after the end" in caplog.text
+    assert "the log is closed" in caplog.text

@@ -63,7 +63,9 @@ def test_worlds_double_up_to_all(nodes: int, workers: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "0x2", "2x", "x2", "2x2x2", "-1x2"])
 def test_what_is_no_world_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a world; give NODESxWORKERS"):
+    with pytest.raises(
+        ValueError, match="is not a number of nodes and workers; give NODESxWORKERS"
+    ):
         parse_world(text)
 
 
@@ -201,7 +203,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--worlds", "2"], "--worlds: '2' is not a world"),
+        (["--worlds", "2"], "--worlds: '2' is not a number of nodes and workers"),
         (["-o", "scaling.txt"], "scaling.txt must end in .html, .svg, .png or .pdf"),
         (["--models", "gpt_nono"], "gpt_nono"),
         (["--worlds", "1x1", "parallel=tp", "parallel.tensor=3"], "tensor 3 = 3 ranks"),

@@ -74,7 +74,7 @@ def test_micro_batches_have_to_divide_each_size() -> None:
     ("changes", "words"),
     [
         ({"start": 64}, "train.sequence_ramp: a start of 64 tokens is not below"),
-        ({"start": 10}, "10 tokens that double do not lead to model.seq_len=64"),
+        ({"start": 10}, "doubling 10 tokens never gives model.seq_len=64"),
         ({"increment": 20}, "increments of 20 tokens do not lead from 16"),
         ({"increment": 16}, "cannot be split into sequences of 48 tokens"),
     ],

@@ -153,7 +153,7 @@ def test_compressed_tars_are_for_the_caches_of_nodes(project: Project) -> None:
     assert look(project, both).problems == []
     (base / "text.tar.gz").write_bytes(b"neither")
     (line,) = look(project, cached).problems
-    assert "is neither of gzip nor of zstd" in line
+    assert "is neither gzip nor zstd data" in line
 
 
 def look_at_mixture(base: Path, **sources: dict[str, Any]) -> tuple[list[str], list[str]]:

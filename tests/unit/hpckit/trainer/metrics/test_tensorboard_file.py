@@ -99,7 +99,7 @@ def test_files_that_cannot_be_written_are_done_without_and_it_is_said_once(tmp_p
             records.write("step", step, {"loss": 1.0})
         records.close()
     (said,) = [e for e in read_events(tmp_path / "events.jsonl") if e.kind == "degraded"]
-    assert "no more TensorBoard files" in said["what"]
+    assert "TensorBoard files are no longer written" in said["what"]
 
 
 TRAINER = """
