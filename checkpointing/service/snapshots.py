@@ -128,3 +128,15 @@ def _piece(place: SlotBox, memory: NDArray[np.uint8]) -> TensorPiece:
     view = memory[place.start : place.start + place.length]
     data = view.view(element(place.dtype).bits).reshape(place.sizes)
     return TensorPiece(place.name, place.dtype, place.shape, place.offsets, data)
+
+
+def newest_common_step(held: Mapping[int, frozenset[int]], ranks: frozenset[int]) -> int | None:
+    """Return the newest step that all of these ranks have.
+
+    Args:
+        held: steps by rank.
+    """
+    if not ranks:
+        return None
+    common = frozenset.intersection(*(held.get(rank, frozenset()) for rank in ranks))
+    return max(common, default=None)

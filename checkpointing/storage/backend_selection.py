@@ -92,7 +92,7 @@ def _s3(url: str, options: Mapping[str, Any]) -> Storage:
     chosen = S3StoreOptions.parse(options)
     _need(chosen.client, url, "or choose another client by options={'client': 's3fs'}")
     if chosen.client == "s3fs":
-        from checkpointing.storage.s3.s3fs_storage import open_s3fs
+        from checkpointing.storage.fsspec.s3fs_storage import open_s3fs
 
         return open_s3fs(place, chosen)
     from checkpointing.storage.s3.s3_storage import S3Storage

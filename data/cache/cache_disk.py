@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from data.cache.cache_metrics import CacheMetrics
-from data.cache.downloads import shard_quarantine
+from data.cache.files import shard_quarantine
 from data.cache.files.cache_entry import CacheEntry, ShardRef, url_key
 from data.cache.files.cache_folder import CacheFolder
 from data.cache.files.disk_failures import DiskFailures

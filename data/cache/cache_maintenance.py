@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.cache.cache_metrics import CacheMetrics
-from data.cache.downloads import shard_quarantine
-from data.cache.files import shard_record
+from data.cache.files import shard_quarantine, shard_record
 from data.cache.files.cache_entry import CacheEntry
 from data.cache.files.cache_folder import CacheFolder, hash_of
 from data.cache.space import next_use_plans, space_reservation

@@ -7,20 +7,17 @@ import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from blake3 import blake3
-
 from checkpointing.errors import CheckpointError, DamagedError, FormatError
 from checkpointing.format import object_keys
 from checkpointing.format.manifest import MANIFEST
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.store_records import Lease, load_lease
+from checkpointing.service.session_names import AHEAD, session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.store.sessions import session_leases
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
-
-AHEAD = 64  # sessions after the last known one that are looked for
 
 
 class SaveFate(Enum):
@@ -28,15 +25,6 @@ class SaveFate(Enum):
 
     COMMITTED = "committed"
     ABANDONED = "abandoned"
-
-
-def session_id(generation: Generation, epoch: int) -> str:
-    """Return the name of the session under which a generation saves. Once that session was declared
-    dead, because its node was silent for longer than a lease lasts, the generation saves under the
-    name of the next epoch, which every node can compute."""
-    if epoch == 0:
-        return generation.id
-    return blake3(f"{generation.id}/{epoch}".encode()).hexdigest()[:8]
 
 
 def _epochs(generation: Generation, first: int, end: int) -> dict[str, int]:

@@ -28,12 +28,9 @@ from checkpointing.service.coordinator.save_announcement import (
     last_epoch,
     newest_committed,
 )
-from checkpointing.service.coordinator.save_leader import (
-    ImpossibleSaveError,
-    LeaderMovedError,
-    SaveLeader,
-)
+from checkpointing.service.coordinator.save_leader import SaveLeader
 from checkpointing.service.registry.snapshot_registry import SnapshotRead
+from checkpointing.service.save_errors import ImpossibleSaveError, LeaderMovedError
 from checkpointing.service.service_counters import DurableCheckpoint, ServiceCounters
 from checkpointing.service.snapshots import Generation, pieces
 from checkpointing.store.sessions import run_ownership

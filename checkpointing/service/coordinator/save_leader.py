@@ -15,8 +15,13 @@ from checkpointing.service.coordinator.save_announcement import (
     fate_of_save,
     last_epoch,
     newest_committed,
-    session_id,
 )
+from checkpointing.service.save_errors import (
+    ImpossibleSaveError,
+    LeaderMovedError,
+    RunTakenOverError,
+)
+from checkpointing.service.session_names import session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.store.sessions import run_ownership
 from checkpointing.store.sessions.session import Session
@@ -31,18 +36,6 @@ MOST_EPOCHS = 8  # number of epochs that one attempt to announce may try
 _POLL_S, _MAX_POLL_S = 0.02, 2.0
 # keys of part records that may be listed in a second: ten requests of 1,000 keys, as S3 counts them
 _KEYS_PER_S = 10_000
-
-
-class ImpossibleSaveError(SaveError):
-    """A save that can never be complete, because a rank does not have its step."""
-
-
-class LeaderMovedError(SaveError):
-    """A save that continues under another name, because another node leads it now."""
-
-
-class RunTakenOverError(SaveError):
-    """Another process owns the run now, so that this generation can commit nothing any more."""
 
 
 def least_wait_s(parts: int) -> float:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from checkpointing.errors import CheckpointError, StoreError
 from checkpointing.service.coordinator.save_coordinator import SaveAttempt, SaveCoordinator
-from checkpointing.service.coordinator.save_leader import (
+from checkpointing.service.registry.generation_state import GenerationState
+from checkpointing.service.registry.slot_choice import SlotState
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.save_errors import (
     ImpossibleSaveError,
     LeaderMovedError,
     RunTakenOverError,
 )
-from checkpointing.service.registry.generation_state import GenerationState
-from checkpointing.service.registry.slot_choice import SlotState
-from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
 from checkpointing.service.snapshots import Generation
 from checkpointing.service.spool.spooler import Spooler, created
 

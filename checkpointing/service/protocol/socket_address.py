@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from checkpointing.errors import ServiceError
 from checkpointing.format.object_keys import check_run
-from checkpointing.service.spool.private_folder import is_private
+from checkpointing.service.private_folder import is_private
 
 SOCKET = ".sock"
 MAX_PATH = 107  # bytes, size of sockaddr_un.sun_path without its zero

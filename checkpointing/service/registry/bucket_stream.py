@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import ServiceError
 from checkpointing.format.element_types import element
-from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
+from checkpointing.service.save_errors import ImpossibleSaveError
 from checkpointing.service.snapshots import RankSnapshot, SlotBox, grids
 from checkpointing.staging.buckets import BucketPart, divide
 from checkpointing.store.write.part_writer import TensorPiece

@@ -30,10 +30,9 @@ from checkpointing.service.registry.rank_slots import (
     RegisteredSnapshot,
 )
 from checkpointing.service.registry.slot_choice import SlotState
-from checkpointing.service.replication.replication_ring import newest_complete
 from checkpointing.service.service_counters import ServiceCounters
 from checkpointing.service.service_lifetime import ServiceSituation
-from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.service.snapshots import Generation, RankSnapshot, newest_common_step
 
 LEFT_S = 3.0  # seconds within which a trainer that is alive connects again
 HANDOVER_S = 5.0  # seconds within which a dead trainer's connection ends
@@ -829,7 +828,7 @@ class SnapshotRegistry:
         }
         progress = self._generation_states.get(generation)
         return SaveProgress(
-            newest_complete(held, ranks), progress.settled if progress is not None else -1
+            newest_common_step(held, ranks), progress.settled if progress is not None else -1
         )
 
     def _find(

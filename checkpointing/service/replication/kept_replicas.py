@@ -18,9 +18,8 @@ from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.replication.replication_ring import (
     RingNode,
     choose_slot,
-    newest_complete,
 )
-from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.service.snapshots import Generation, RankSnapshot, newest_common_step
 from checkpointing.staging import host_memory
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.slot_layout import PAGE, round_up
@@ -262,7 +261,7 @@ class KeptReplicas:
             for (of, rank), rank_replicas in self._replicas.items()
             if of == origin
         }
-        return newest_complete(held, frozenset(origin.node.ranks))
+        return newest_common_step(held, frozenset(origin.node.ranks))
 
     def _find(
         self, generation: Generation, rank: int, step: int

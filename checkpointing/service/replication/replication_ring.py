@@ -112,15 +112,3 @@ def choose_slot(steps: tuple[int | None, int | None], complete: int | None) -> i
     wanted = [index for index, step in enumerate(steps) if step is None]
     wanted = wanted or [index for index, step in enumerate(steps) if step != complete]
     return min(wanted, key=lambda index: steps[index] or -1)
-
-
-def newest_complete(held: Mapping[int, frozenset[int]], ranks: frozenset[int]) -> int | None:
-    """Return the newest step that all of these ranks have.
-
-    Args:
-        held: steps by rank.
-    """
-    if not ranks:
-        return None
-    common = frozenset.intersection(*(held.get(rank, frozenset()) for rank in ranks))
-    return max(common, default=None)

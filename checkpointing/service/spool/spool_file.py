@@ -31,6 +31,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError, FormatError, ServiceError
+from checkpointing.service.private_folder import PrivateFiles
 from checkpointing.service.protocol.messages import (
     dump_layout,
     dump_snapshot,
@@ -38,7 +39,6 @@ from checkpointing.service.protocol.messages import (
     load_snapshot,
 )
 from checkpointing.service.snapshots import RankSnapshot
-from checkpointing.service.spool.private_folder import PrivateFiles
 from checkpointing.storage.posix import durable_files as files
 from checkpointing.storage.posix.posix_errors import is_no_link
 from checkpointing.storage.posix.syscalls import Syscalls

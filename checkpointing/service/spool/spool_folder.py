@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.errors import ServiceError
+from checkpointing.service.private_folder import PrivateFiles, check, exists, make
 from checkpointing.service.spool import spool_file
-from checkpointing.service.spool.private_folder import PrivateFiles, check, exists, make
 from checkpointing.service.spool.spool_file import SpoolHeader
 from checkpointing.storage.posix import durable_files as files
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from checkpointing.errors import CheckpointError, DamagedError, FormatError
 from checkpointing.service.config import RECOVER_S
-from checkpointing.service.coordinator.save_announcement import AHEAD, session_id
 from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.session_names import AHEAD, session_id
 from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.service.spool import spool_file
 from checkpointing.service.spool.spool_file import SpoolHeader

@@ -1,2 +1,3 @@
 """Keeps objects as files on local disks and NFS, durable through a crash at any instruction. Only
-`checkpointing.storage` and `checkpointing.service.spool` import it."""
+`checkpointing.storage`, `checkpointing.service.spool` and `checkpointing.service.private_folder`
+import it."""

@@ -1,5 +1,5 @@
-"""Downloads of shards into the cache: download jobs, verification, stalls, quarantine of damaged
-shards, and the decision whether a read waits for a download.
+"""Downloads of shards into the cache: download jobs, verification, stalls, and the decision whether
+a read waits for a download.
 
 This package imports data.cache.files, data.cache.space and data.source.
 """

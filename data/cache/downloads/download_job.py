@@ -13,9 +13,9 @@ from data.cache.downloads.shard_download import (
     NoRoomError,
     WrongPeerBytesError,
 )
-from data.cache.downloads.shard_quarantine import move_to_quarantine
 from data.cache.files.cache_entry import DAMAGED, CacheEntry, ShardRef
 from data.cache.files.file_locks import FileLock
+from data.cache.files.shard_quarantine import move_to_quarantine
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
 from data.source.address import masked
 from data.source.protocol import ObjectVersion, short_tag

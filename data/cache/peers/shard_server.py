@@ -17,8 +17,7 @@ from checkpointing.authenticated_channel import (
 )
 from checkpointing.channel_listener import ChannelListener
 from checkpointing.errors import ServiceError
-from data.cache.downloads import shard_quarantine
-from data.cache.files import shard_record
+from data.cache.files import shard_quarantine, shard_record
 from data.cache.files.cache_entry import DAMAGED, DROPPED, WHOLE, CacheEntry
 from data.cache.files.cache_folder import CacheFolder, hash_of
 from data.cache.files.file_handle import FileHandle

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from checkpointing import CheckpointError
-from checkpointing.service.spool.private_folder import make
+from checkpointing.service.private_folder import make
 from hpckit.config.spec import SlurmSpec
 
 log = logging.getLogger(__name__)

@@ -8,14 +8,8 @@ from typing import Any
 import typer
 
 from hpckit.cli.common.command_groups import DefaultCommandGroup
-from hpckit.cli.plan.estimate import estimate
+from hpckit.cli.plan.estimate import PROGRAM, estimate
 from hpckit.cli.plan.simulate import simulate
-
-PROGRAM = (
-    "a plan is computed from the model in the config, and only a program itself knows the model of "
-    "a program. Give a model of about its size instead: hpckit plan {keys}model=llama_8b "
-    "train.global_batch=N; or measure the program with fewer nodes: hpckit report shows its speed"
-)
 
 
 class _Estimating(DefaultCommandGroup):

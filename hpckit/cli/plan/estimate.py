@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 COMMON = "H100"
 """The GPU that is assumed if none is given."""
+PROGRAM = (
+    "a plan is computed from the model in the config, and only a program itself knows the model of "
+    "a program. Give a model of about its size instead: hpckit plan {keys}model=llama_8b "
+    "train.global_batch=N; or measure the program with fewer nodes: hpckit report shows its speed"
+)
+"""Why no plan is made for a program; `keys` are the overrides that were typed."""
 
 
 def estimate(
@@ -73,7 +79,6 @@ def estimate(
     calculates the cost by formulas.
     """
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.cli.plan import PROGRAM
     from hpckit.cli.plan.plan_document import PlannedRun
     from hpckit.cli.plan.plan_file import check_file, write_plan
     from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL

@@ -12,7 +12,6 @@ from checkpointing.format.manifest import ManifestContent, ManifestHeader, build
 from checkpointing.format.object_keys import SaveId
 from checkpointing.service.coordinator import save_leader
 from checkpointing.service.coordinator.save_announcement import (
-    AHEAD,
     AnnouncedSave,
     SaveFate,
     announced,
@@ -20,13 +19,10 @@ from checkpointing.service.coordinator.save_announcement import (
     is_announced,
     last_epoch,
     newest_committed,
-    session_id,
 )
-from checkpointing.service.coordinator.save_leader import (
-    LeaderMovedError,
-    RunTakenOverError,
-    SaveLeader,
-)
+from checkpointing.service.coordinator.save_leader import SaveLeader
+from checkpointing.service.save_errors import LeaderMovedError, RunTakenOverError
+from checkpointing.service.session_names import AHEAD, session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.store.sessions import run_ownership
 from checkpointing.store.sessions.session_leases import abandon, fence

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
 from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.save_errors import ImpossibleSaveError
 from checkpointing.staging.arena import Arena
 from tests.unit.checkpointing.service.sample_trainers import FIRST, SLOT, Trainer, snapshot
 

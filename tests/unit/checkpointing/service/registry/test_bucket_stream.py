@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from checkpointing.errors import ServiceError
 from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Box
-from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
 from checkpointing.service.registry import bucket_stream
 from checkpointing.service.registry.bucket_stream import BucketStream
+from checkpointing.service.save_errors import ImpossibleSaveError
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
 from checkpointing.staging.bucket_stager import BucketStager
 from checkpointing.staging.buckets import Bucket

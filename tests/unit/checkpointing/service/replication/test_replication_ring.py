@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.replication.replication_ring import (
@@ -15,7 +13,6 @@ from checkpointing.service.replication.replication_ring import (
     choose_slot,
     dump_ring,
     load_ring,
-    newest_complete,
     pace,
 )
 from checkpointing.service.snapshots import Generation
@@ -73,18 +70,6 @@ def test_the_newest_step_that_is_complete_stays(
     steps: tuple[int | None, int | None], complete: int | None, slot: int
 ) -> None:
     assert choose_slot(steps, complete) == slot
-
-
-@given(
-    st.dictionaries(st.integers(0, 3), st.frozensets(st.integers(0, 5)), max_size=4),
-    st.frozensets(st.integers(0, 3)),
-)
-def test_the_newest_complete_step_is_had_by_all_ranks(
-    held: dict[int, frozenset[int]], ranks: frozenset[int]
-) -> None:
-    found = newest_complete(held, ranks)
-    common = [s for s in range(6) if ranks and all(s in held.get(rank, ()) for rank in ranks)]
-    assert found == (common[-1] if common else None)
 
 
 def test_a_low_rate_sends_little_at_a_time() -> None:

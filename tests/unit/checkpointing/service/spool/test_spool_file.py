@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.values.json_values import Json
+from checkpointing.service import private_folder
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
-from checkpointing.service.spool import private_folder, spool_file
+from checkpointing.service.spool import spool_file
 from checkpointing.service.spool.spool_file import SpoolHeader
 from tests.effort import times
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.service.coordinator.save_announcement import session_id
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.session_names import session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.service.spool.spool_file import SpoolHeader
 from checkpointing.service.spool.spool_folder import SpoolEntry, SpoolFolder
