@@ -20,6 +20,7 @@ from hpckit.cli.common.command_output import CommandOutput, clean, count, listin
 from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import guarded
+from hpckit.text.quantities import ago, span
 
 UNWELL = FOUND  # an error, or more lag than --max-lag
 _NUMBERS = ("pid", "lag", "rate")
@@ -128,11 +129,9 @@ def _cells(one: dict[str, Any]) -> dict[str, str | Text]:
         "ranks": Text(ranks, "" if alive == len(one["ranks"]) else "yellow"),
         "writing": _writing(one),
         "waiting": listing([str(step) for step in one["waiting"]], most=4),
-        "lag": duration(one["lag_s"]) if one["lag_s"] else "",
+        "lag": span(one["lag_s"]) if one["lag_s"] else "",
         "rate": f"{size(rate)}/s" if rate else "",
-        "durable": f"{last['step']}, {duration(time.time() - last['committed'])} ago"
-        if last
-        else "none yet",
+        "durable": f"{last['step']}, {ago(last['committed'], time.time())}" if last else "none yet",
     }
 
 
@@ -181,15 +180,6 @@ def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
     if why := replica_status.problem(one["replication"]):
         return f"error: run {one['run']}: {why}"
     if max_lag is not None and one["lag_s"] > max_lag:
-        lag = duration(one["lag_s"])
+        lag = span(one["lag_s"])
         return f"error: run {one['run']}: a snapshot has been waiting for {lag}"
     return None
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in at most 7 characters: "45 s", "3.5 min", "2.0 h"."""
-    if seconds < 60:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"
