@@ -230,8 +230,10 @@ class SaveCoordinator:
         self._term, leader = term, self._leaders.get(generation)
         if leader is None:
             found = self.owners.get(generation)
-            is_heir = term > 0
-            leader = SaveLeader(self.store, self._run, generation, found, is_heir=is_heir)
+            replaces_leader = term > 0
+            leader = SaveLeader(
+                self.store, self._run, generation, found, replaces_leader=replaces_leader
+            )
             self._leaders[generation] = leader
         return leader
 
@@ -312,7 +314,7 @@ class SaveCoordinator:
     def _commit(self, attempt: SaveAttempt, leader: SaveLeader) -> None:
         def given_up() -> bool:
             self._write_joined(attempt)
-            return self._registry.gives_up(attempt.generation) or self._is_hopeless(attempt)
+            return self._registry.gives_up(attempt.generation) or self._cannot_complete(attempt)
 
         alone = len(attempt.ranks) == attempt.generation.world_size
         content = leader.commit(
@@ -364,14 +366,14 @@ class SaveCoordinator:
             self._write_joined(attempt)
             if self._registry.gives_up(attempt.generation):
                 raise SaveError(f"{save.id}: no process waits for its commit any longer")
-            if self._is_hopeless(attempt):
+            if self._cannot_complete(attempt):
                 raise ImpossibleSaveError(f"{save.id}: a part is lost with its node")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, longest_s)
         self.remember(save, time.time(), sum(w.raw_bytes for w in attempt.written.values()))
         self._registry.notify(attempt.generation, "committed", step=save.step, id=save.id)
 
-    def _is_hopeless(self, attempt: SaveAttempt) -> bool:
+    def _cannot_complete(self, attempt: SaveAttempt) -> bool:
         """Return whether a part will never come, or no node is left to commit the save."""
         lost = self._registry.lost_ranks - attempt.ranks
         if not lost or 0 in lost:

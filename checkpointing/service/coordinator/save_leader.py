@@ -58,13 +58,13 @@ class SaveLeader:
         generation: Generation,
         found: int | None = None,
         *,
-        is_heir: bool = False,
+        replaces_leader: bool = False,
     ) -> None:
         """Create the leader of a generation's saves.
 
         Args:
             found: the owner to use if the generation does not name one; None: the present one.
-            is_heir: this node leads in place of the one that led before.
+            replaces_leader: whether this node leads in place of the one that led before.
 
         Raises:
             StoreError: the store is out of reach.
@@ -74,9 +74,9 @@ class SaveLeader:
         # owners.
         owner = found if generation.owner is None else generation.owner
         self._owner = run_ownership.newest(store, run) if owner is None else owner
-        self._is_heir = is_heir
+        self._replaces_leader = replaces_leader
         last = last_epoch(store, run, generation)
-        self._epoch = last + (last % 2 != int(is_heir))
+        self._epoch = last + (last % 2 != int(replaces_leader))
         self._session: Session | None = None
 
     def begin(self, step: int) -> SaveId:
@@ -96,7 +96,7 @@ class SaveLeader:
                 self._check_owner()
             else:
                 if fate_of_save(self._store, save) is not SaveFate.ABANDONED:
-                    if self._is_heir:
+                    if self._replaces_leader:
                         self._fence_former()
                     return save
             self._next_epoch()  # under another session's name the save is new

@@ -175,7 +175,7 @@ class SaveWorker:
     ) -> None:
         step = attempt.save.step if attempt else self._step_of(progress)
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
-        self._registry.later(progress.try_now if _is_hopeless(error) else progress.retry)
+        self._registry.later(progress.try_now if _is_impossible(error) else progress.retry)
         if attempt is None and progress.saving is not None:
             self._registry.set_state(progress, progress.saving, SlotState.WAITING)
         if isinstance(error, RunTakenOverError):
@@ -187,7 +187,7 @@ class SaveWorker:
                 progress.given_up = attempt.save
             else:
                 self._registry.later(progress.retry)
-            state = SlotState.LOST if _is_hopeless(error) else SlotState.WAITING
+            state = SlotState.LOST if _is_impossible(error) else SlotState.WAITING
             self._registry.set_state(progress, attempt.save.step, state, str(error))
         self._registry.failed(progress, step, str(error))
 
@@ -227,5 +227,5 @@ class SaveWorker:
         return max(self._registry.wanted(progress), default=None)
 
 
-def _is_hopeless(error: CheckpointError) -> bool:
+def _is_impossible(error: CheckpointError) -> bool:
     return isinstance(error, ImpossibleSaveError)

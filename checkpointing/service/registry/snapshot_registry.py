@@ -275,7 +275,7 @@ class SnapshotRegistry:
         arena_layout: ArenaLayout,
         older: Sequence[RankSnapshot] = (),
         *,
-        is_heir: bool = False,
+        replaces_node: bool = False,
     ) -> bool:
         """Hold a snapshot that was received from elsewhere as if a trainer of its rank had left it
         here: it is written to the store, and handed over to the next trainer.
@@ -284,7 +284,7 @@ class SnapshotRegistry:
             arena_layout: the memory with the snapshot in its slot; used for the rank from now on,
                 or closed here.
             older: other snapshots of the same rank and generation that are in the memory too.
-            is_heir: this node saves for the ranks of another one.
+            replaces_node: whether this node saves for the ranks of another one.
 
         Returns:
             Whether it is held: not if a trainer with memory of its own is connected, or if
@@ -311,7 +311,7 @@ class SnapshotRegistry:
             progress = self._generation_states.setdefault(
                 generation, GenerationState(generation, frozenset())
             )
-            if is_heir and rank == 0 and not progress.leads:
+            if replaces_node and rank == 0 and not progress.leads:
                 progress.term += 1
             progress.ranks |= {rank}
             progress.gone.setdefault(rank, time.monotonic())

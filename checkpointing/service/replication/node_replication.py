@@ -267,7 +267,7 @@ class NodeReplication:
             rank, steps = newest.rank, [one.step for one in snapshots]
             with self._lock:
                 self._saved_ranks[origin] = self._saved_ranks.get(origin, 0) + 1
-            if self._registry.install(newest, arena_layout, older, is_heir=True):
+            if self._registry.install(newest, arena_layout, older, replaces_node=True):
                 self.taken_over += 1
                 logger.warning(
                     "node %s is lost: this node saves steps %s of rank %d", name, steps, rank

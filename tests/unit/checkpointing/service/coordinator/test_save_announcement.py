@@ -114,7 +114,7 @@ def test_a_leader_that_is_started_again_goes_on_where_the_last_one_was(store: St
 
 def test_what_an_heir_has_ended_is_not_waited_for(store: Store) -> None:
     """It led while this node was away: nobody has parts for a second save of the step."""
-    heir = SaveLeader(store, "r", MINE, is_heir=True)
+    heir = SaveLeader(store, "r", MINE, replaces_leader=True)
     ended = heir.begin(5)
     back = SaveLeader(store, "r", MINE)
     save = back.begin(5)
@@ -150,7 +150,7 @@ def test_an_heir_does_not_wait_for_the_node_that_leads_again(
 ) -> None:
     """Both had begun the step before one knew of the other: each waited for the other's parts."""
     monkeypatch.setattr(save_leader, "_MAX_POLL_S", 0.02)
-    heir = SaveLeader(store, "r", MINE, is_heir=True)
+    heir = SaveLeader(store, "r", MINE, replaces_leader=True)
     begun = heir.begin(5)
     back = SaveLeader(store, "r", MINE)
     save = back.begin(5)
@@ -168,7 +168,7 @@ def test_a_leader_whose_heir_continues_its_save_has_not_lost_it(
     """It was taken for lost, and is alive: the heir has declared its session dead."""
     leader = SaveLeader(store, "r", MINE)
     save = leader.begin(5)
-    heir = SaveLeader(store, "r", MINE, is_heir=True)
+    heir = SaveLeader(store, "r", MINE, replaces_leader=True)
     continued = heir.begin(5)
     assert fate_of_save(store, save) is SaveFate.ABANDONED
     if is_committed:
