@@ -83,7 +83,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._loaders: Loaders | None = None
         self._resumed: LightningProgress | None = None  # until its random numbers are restored
         self._epoch_rng: dict[str, Any] = {}  # generators from before the epoch's batches began
-        # the loops at the end of the batch that a save is due after
+        # the state of the loops at the end of the batch after which a save is due
         self._due: dict[str, Any] | None = None
         self._is_last = False  # whether the save that is due must not be skipped
         self._seen_step = self._saved_step = -1

@@ -47,7 +47,7 @@ MAX_WINDOW = 2**31 - 1
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
 _KEEP = 3  # groups of epochs kept: of the one that is read, the one prefetched, the one before
-_KEEP_TURNS = 8  # the same of turns, which are small: entries of a few epochs are found together
+_KEEP_TURNS = 8  # the same for turns, which are small: more are kept
 _MOST_EPOCHS = 64  # that are planned together, where they are small: it takes as long as one
 _MOST_PIECES = 2**13  # of epochs that are planned together
 
@@ -327,7 +327,7 @@ class Order:
         for at in range(0, positions.size, _BLOCK):
             block = positions[at : at + _BLOCK]
             first, last = int(block.min()) // self.samples, int(block.max()) // self.samples
-            if first == last:  # as for most blocks, all in one epoch
+            if first == last:  # all positions are in one epoch, as in most blocks
                 yield first, slice(at, at + block.size), block - first * self.samples
                 continue
             epochs, within = np.divmod(block, self.samples)

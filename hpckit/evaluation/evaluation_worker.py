@@ -83,7 +83,7 @@ class CheckpointWeights:
             with torch.no_grad():
                 found = function(**given)
         if not isinstance(found, Mapping):
-            return _plain(found)  # whoever reads it says what is wrong
+            return _plain(found)  # the evaluation job reports what is wrong with it
         return {str(name): _plain(value) for name, value in found.items()}
 
     def _arguments(self, function: Callable[..., Any], scratch: Path) -> dict[str, Any]:

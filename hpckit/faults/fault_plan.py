@@ -184,7 +184,7 @@ def _plan_loss(it: Overview, kind: DrillKind, node: int) -> FaultPlan:
 def _plan_leave(it: Overview, node: int) -> FaultPlan:
     what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
     expect = "every rank saves and leaves; the next generation continues, and nothing is lost"
-    if it.is_slurm:  # which counts it as a preemption, that Slurm itself would know of
+    if it.is_slurm:  # the supervisor takes it for a preemption by Slurm
         expect = f"every rank saves and leaves; job {_successor(it)} continues, and nothing is lost"
     return FaultPlan(DrillKind.AGENT_TERM, what, expect, node, node)
 

@@ -97,7 +97,9 @@ def open_resources(
         AgentPool(nodes.start_agent, events, drain_s, supervised.spec.health) as agents,
         SuspectReporter(supervised) as suspects,
     ):
-        with failure_context("start the agents"):  # which import while the store is asked
+        with failure_context(
+            "start the agents"
+        ):  # they import their modules while the store is read
             first = max(run.generation_numbers(), default=0) + 1
             agents.start_agents(range(nodes.count), first)
         saved_step = SavedStep(supervised.spec, run, events, written)

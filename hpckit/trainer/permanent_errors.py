@@ -78,7 +78,7 @@ def is_repeated(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> boo
     if before is None or not (before.get("is_before_step") and now["is_before_step"]):
         return False
     may_pass = now["is_passing"] or now["memory"] is not None
-    if may_pass or names_gpu(now["type"], now["message"]):  # another node may have a better one
+    if may_pass or names_gpu(now["type"], now["message"]):  # a GPU of another node may work
         return False
     return _words(before) == _words(now)
 

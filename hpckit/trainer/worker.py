@@ -163,7 +163,7 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
             f"entry: {name} cannot be called with one argument, the config ({error}): "
             f"write def {function}(cfg)"
         ) from None
-    except ValueError:  # a function of C tells no signature
+    except ValueError:  # a function written in C may have no signature
         pass
     entry: Callable[[RunSpec], None] = found
     return entry

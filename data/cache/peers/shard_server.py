@@ -192,7 +192,7 @@ class _FileSender:
         if file is None:
             return {"refused": "it is not in this cache"}
         while True:
-            mode, size = file.mode, file.size  # in this order: what is whole grows no more
+            mode, size = file.mode, file.size  # the mode first, as a whole shard no longer grows
             if mode in (DAMAGED, DROPPED):
                 return {"refused": "its download has failed here"}
             if self._at < size:

@@ -95,7 +95,7 @@ class Unpacker:
         self, path: Path, source: BinaryIO, made: Path, size: int | None, is_locked: bool
     ) -> None:
         _log.info("%s: is unpacked into %s", path, made)
-        # under the lock, what a process of this node that was killed has left is written over
+        # under the lock, the file that a killed process of this node has left is overwritten
         own = os.uname().nodename if is_locked else uuid.uuid4().hex
         temporary = made.with_name(f".{made.name}.{own}.tmp")
         temporary.unlink(missing_ok=True)

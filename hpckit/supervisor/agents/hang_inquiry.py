@@ -93,7 +93,7 @@ class HangInquiry:
         path = self._run.generation_logs(self._generation) / f"hang{self._count}.json"
         self._events.emit(self._event(finding, words, snapshots, seconds, str(path)))
         self._pool.send_finding(self._pool.active_nodes(), words)
-        # ranks that have advanced are not ended, so that they may hang since before it
+        # slow ranks are not ended, so a hang of theirs may have begun before this finding
         is_over = finding.cause is not HangCause.SLOW
         self._last = (time.monotonic(), words) if is_over else None
         record = {"text": words, "cause": finding.cause, "ranks": [s.record() for s in snapshots]}

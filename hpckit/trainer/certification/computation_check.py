@@ -319,7 +319,7 @@ class ComputationCheck:
         )
         # agents end the other ranks once one has failed, and the next attempt needs this event
         dist.barrier()
-        # first, as a program whose ranks do not compute alike would have node after node left out
+        # first, as a program that is not deterministic would have one node after another excluded
         if self._history.failures + 1 >= MOST_DIFFERENCES:
             raise TrainingError(
                 f"{what}; the ranks have computed differently {MOST_DIFFERENCES} times in a row. "

@@ -74,7 +74,7 @@ class UpdateSkipper:
                 f"run.should_update was called twice in step {self._step}: call it once in each "
                 "step, before all optimizers"
             )
-        # a small loss scale says nothing about the update, and would be so in the next steps, too
+        # a small loss scale is no fault of this update, and it stays small in the next steps
         outliers = [one for one in self._detector.update(means) if one.name != SCALE]
         self._is_update = not outliers
         if outliers:

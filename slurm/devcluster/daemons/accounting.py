@@ -25,7 +25,7 @@ def start(launcher: Launcher, plan: ClusterPlan) -> None:
             *("mariadbd", "--no-defaults", f"--datadir={folder.database}"),
             *(f"--socket={folder.database_socket}", "--skip-networking"),
             *(f"--pid-file={folder.run}/mariadbd.pid", f"--user={plan.user}"),
-            # it is thrown away after: nothing needs to be durable
+            # the database is deleted with the cluster, so nothing in it has to be durable
             *("--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0"),
         ],
     )

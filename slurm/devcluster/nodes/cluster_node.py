@@ -237,7 +237,7 @@ def check_reach(work: Launcher, plan: ClusterPlan, within_s: float = 10) -> None
     process = work.recorded(_record(first))
     if plan.network is None or process is None:
         return
-    # more than once: for seconds, Linux takes for unreachable what was so a moment ago
+    # tried more than once, because Linux remembers for seconds that a host was unreachable
     if not wait_until(lambda: network.leads(work, process.pid, last), within_s):
         raise DevclusterError(
             f"{first.name} does not reach {last.name}: a firewall of this machine takes what its "
