@@ -10,7 +10,7 @@ from dataclasses import replace
 from checkpointing.errors import CheckpointError
 from checkpointing.events import CheckpointPruned, Events
 from checkpointing.retention import Best, KeepPolicy
-from checkpointing.store.deletion.checkpoint_prune import PruneChoice, choose, prune
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, choose_removals, prune
 from checkpointing.store.pins_and_labels import BEST, marks, put_mark
 from checkpointing.store.store import Store
 
@@ -88,7 +88,7 @@ def mark_best(
     """
     best: PruneChoice | None = None
     for _ in range(_MOST_LOOKS):
-        best = best_of(choose(store, run, (), ignore), policy)
+        best = best_of(choose_removals(store, run, (), ignore), policy)
         had = marks(store, run).get(BEST)
         if best is None or (had is not None and had.id == best.id):
             break

@@ -7,7 +7,7 @@ from checkpointing.codec.selection.codec_choice import (
     CodecChoice,
     CodecChooser,
     CodecMeasurement,
-    choose,
+    choose_codec,
 )
 from checkpointing.codec.selection.codec_stats import CodecStats, CodecTotal
 from checkpointing.codec.selection.encode_budget import (
@@ -30,7 +30,7 @@ __all__ = [
     "EncodeOutlook",
     "EncoderResult",
     "WordLayout",
-    "choose",
+    "choose_codec",
     "decode",
     "encode",
     "is_constant",

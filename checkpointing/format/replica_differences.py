@@ -294,7 +294,7 @@ def mark_of(differences: Sequence[ReplicaDifference]) -> MarkedDifferences | Non
     return MarkedDifferences(len(differences), tuple(first[:MOST]))
 
 
-def describe(one: ReplicaDifference) -> str:
+def describe_difference(one: ReplicaDifference) -> str:
     """Describes a difference in one line."""
     if one.odd:
         verb = "differs" if len(one.odd) == 1 else "differ"
@@ -318,7 +318,7 @@ def event_fields(marked: MarkedDifferences) -> dict[str, Any]:
 
 def summary(marked: MarkedDifferences) -> str:
     """Describes the mark in one line: the first of the differences, and how many there are."""
-    shown = "; ".join(describe(one) for one in marked.differences[:_SHOWN])
+    shown = "; ".join(describe_difference(one) for one in marked.differences[:_SHOWN])
     more = marked.count - min(_SHOWN, len(marked.differences))
     return f"{shown}; and {more} more" if more else shown
 

@@ -46,7 +46,7 @@ def gpu_model(proc: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
     return None
 
 
-def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
+def choose_devices(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
     """Returns the devices for `needed` workers, given the available `gpus` and the spec's `wanted`.
 
     Raises:

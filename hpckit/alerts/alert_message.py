@@ -13,7 +13,7 @@ from hpckit.alerts.alert_occasions import AlertOccasion
 from hpckit.config.spec import EmailSpec
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
-from hpckit.report.why import answer
+from hpckit.report.why import explain_run
 from hpckit.text.quantities import count, moment
 
 _MOST_CHARACTERS = 1500  # of one text: a message is read on a phone
@@ -72,7 +72,7 @@ def compose_alert(
     """
     p, path = it.progress, str(it.run.path)
     is_end = it.state in (RunState.ENDED, RunState.FAILED)
-    found = answer(it, None, now)
+    found = explain_run(it, None, now)
     shown = _OF_VERDICT if is_end else _OF_OTHERS
     facts = [("what", occasion.what)] if occasion.what is not None else []
     facts += [(one.name, one.text) for one in found.facts if one.name in shown]

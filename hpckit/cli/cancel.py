@@ -24,11 +24,11 @@ def cancel(
     asked to save in any case, and has the seconds of KillWait for it.)
     """
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.overview import Queue, look
+    from hpckit.report.overview import Queue, read_overview
     from hpckit.submit.run_cancellation import CancelError, cancel_run
 
     with reported_errors(json):
-        out, it = CommandOutput(json), look(submitted_run(run), Queue())
+        out, it = CommandOutput(json), read_overview(submitted_run(run), Queue())
         if not it.is_alive:
             out.document({"cancelled": False, **it.record()})
             out.line(f"{it.run.name} is {it.word}; there is nothing to cancel")

@@ -138,7 +138,7 @@ def _read_costs(
     from hpckit.config.spec_parser import SpecError
     from hpckit.report.cost.cost_summary import read_cost
     from hpckit.report.cost.lineage import real_path
-    from hpckit.system.os_errors import describe
+    from hpckit.system.os_errors import describe_error
 
     found: dict[RunDir, RunCost] = {}
     left_out: dict[RunDir, str] = {}
@@ -148,7 +148,9 @@ def _read_costs(
         except (OSError, SpecError) as error:
             if real_path(run.path) in needed:
                 raise
-            left_out[run] = describe(error) if isinstance(error, OSError) else error.violations[0]
+            left_out[run] = (
+                describe_error(error) if isinstance(error, OSError) else error.violations[0]
+            )
     return found, left_out
 
 

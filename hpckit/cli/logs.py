@@ -125,10 +125,10 @@ class _Over:
         self.word = ""
 
     def look(self) -> bool:
-        from hpckit.report.overview import Queue, look
+        from hpckit.report.overview import Queue, read_overview
 
         if not self._is_over and time.monotonic() > self._next:
-            it = look(self._run, Queue())
+            it = read_overview(self._run, Queue())
             self._is_over, self.word = not it.is_alive, it.word
             self._next = time.monotonic() + _LOOK_S
         return self._is_over
@@ -136,14 +136,14 @@ class _Over:
 
 def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.error_location import place
+    from hpckit.report.error_location import find_error_line
 
     found = find_first_error(run, generation)
     if found is None:
         of = "" if generation is None else f" of generation {generation}"
         raise CommandError(f"{run.name}: neither a rank nor torchrun{of} has recorded an error")
     number, error = found
-    where = place(error.traceback, run.code(run.submission_numbers()[-1]))
+    where = find_error_line(error.traceback, run.code(run.submission_numbers()[-1]))
     out = CommandOutput(json)
     out.document(
         {

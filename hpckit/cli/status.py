@@ -61,31 +61,31 @@ def status(
     problem. Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.overview import Queue, look
+    from hpckit.report.overview import Queue, read_overview
 
     with reported_errors(json):
         out, slurm = CommandOutput(json), Queue()
         if run is None:
             _all(root, out, slurm)
             return
-        found = look(submitted_run(run), slurm)
+        found = read_overview(submitted_run(run), slurm)
         out.document(found.record())
         _page(found, out)
 
 
 def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
-    from hpckit.report.overview import look, runs_below
+    from hpckit.report.overview import read_overview, runs_below
     from hpckit.report.terminal.status_table import table_of
-    from hpckit.system.os_errors import describe
+    from hpckit.system.os_errors import describe_error
 
     require_root(root)
     runs, left_out = [], list[dict[str, str]]()
     for run in runs_below(root):
         try:
-            runs.append(look(run, slurm))
+            runs.append(read_overview(run, slurm))
         except OSError as error:  # a run of another user, or a damaged one
-            left_out.append({"run": run.name, "reason": describe(error)})
-            out.note(f"{run.name} is left out: {describe(error)}")
+            left_out.append({"run": run.name, "reason": describe_error(error)})
+            out.note(f"{run.name} is left out: {describe_error(error)}")
     records = [run.record() for run in runs]
     out.document({"root": str(root.resolve()), "runs": records, "left_out": left_out})
     if slurm.error is not None:

@@ -232,7 +232,7 @@ class TopScreen:
         before, if nothing of it is active and none of its files has changed. None: it no longer
         exists, or is another user's and may not be read."""
         from hpckit.events.event_validation import read_valid_events
-        from hpckit.report.overview import look
+        from hpckit.report.overview import read_overview
         from hpckit.report.terminal.top_curves import curves_of
 
         before = self._seen.get(run.path)
@@ -241,7 +241,7 @@ class TopScreen:
         is_open = self._is_open and run.name == self._name
         try:
             events = read_valid_events(run).events if is_open else None
-            found = look(run, slurm, events)
+            found = read_overview(run, slurm, events)
         except OSError:  # it was removed, is another user's, or is damaged
             return None
         self._seen[run.path] = (stamp, found)
@@ -296,9 +296,9 @@ class TopScreen:
 
 def _why(it: Overview) -> list[str]:
     from hpckit.cli.why import budget_of_run
-    from hpckit.report.why import answer
+    from hpckit.report.why import explain_run
 
-    found = answer(it, budget_of_run(it), time.time())
+    found = explain_run(it, budget_of_run(it), time.time())
     return [*(f"{fact.name}: {fact.text}" for fact in found.facts), *found.commands]
 
 

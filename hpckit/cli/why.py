@@ -23,13 +23,13 @@ def why(run: RunPath, json: JsonOption = False) -> None:
     It only reads the run directory and calls squeue.
     """
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.report.overview import Queue, look
-    from hpckit.report.why import answer, error_place
+    from hpckit.report.overview import Queue, read_overview
+    from hpckit.report.why import error_place, explain_run
 
     with reported_errors(json):
-        it = look(submitted_run(run), Queue())
+        it = read_overview(submitted_run(run), Queue())
         out, budget = CommandOutput(json), budget_of_run(it)
-        found = answer(it, budget, time.time())
+        found = explain_run(it, budget, time.time())
         error = (it.verdict or {}).get("error")
         out.document(
             {

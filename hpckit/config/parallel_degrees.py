@@ -109,7 +109,7 @@ def is_wrapped(spec: RunSpec, world: int) -> bool:
     return found.data * found.tensor > 1 or spec.memory.cpu_offload or formats != {"fp32"}
 
 
-def describe(parallel: ParallelSpec, world: int) -> str:
+def describe_layout(parallel: ParallelSpec, world: int) -> str:
     """Returns the usual name of the parallelism: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4,
     fsdp", "ep 4, fsdp"."""
     found = degrees(parallel, world)

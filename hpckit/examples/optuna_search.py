@@ -44,7 +44,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventTail
 from hpckit.events.schema import StepLogged, Validated
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.rundir.directory import RunDir, run_directory
 from hpckit.submit.arrays.override_product import multiply
 from hpckit.submit.compose import compose_spec
@@ -171,7 +171,7 @@ class StudyTrials:
 
     def _look_at(self, trial: FrozenTrial, slurm: Queue) -> None:
         run = self._runs.get(trial.number)
-        if run is None or (it := look(run, slurm)).is_alive:
+        if run is None or (it := read_overview(run, slurm)).is_alive:
             return
         value = measured(run, self._metric) if it.word == _DONE else None
         if value is not None and math.isfinite(value):
@@ -186,7 +186,7 @@ class StudyTrials:
         """A run that is done, or under way since an earlier search, stays as it is."""
         overrides = self._search.overrides(trial.params)
         run = run_directory(with_absolute_paths(compose_spec(overrides), Path.cwd()), Path.cwd())
-        if not (run.path.exists() and look(run, slurm).is_alive):
+        if not (run.path.exists() and read_overview(run, slurm).is_alive):
             begin(overrides)
         print(f"trial {trial.number}: {chosen(trial)}  {run.path}", flush=True)
         self._runs[trial.number] = run

@@ -62,7 +62,7 @@ class SiteChoice:
     """The kind of GPUs of a node."""
 
 
-def choose(
+def choose_site(
     facts: SiteFacts,
     machine: MachineFacts,
     on_node: bool,

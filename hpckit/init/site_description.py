@@ -15,7 +15,7 @@ from hpckit.init.project_files import NewFile
 from hpckit.init.site_choice import (
     SiteChoice,
     SiteRequest,
-    choose,
+    choose_site,
     gpu_option,
     nodes_with_gpus,
     partition_of,
@@ -54,7 +54,7 @@ def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> Describe
         return None
     chosen = _named(name, facts)
     here = _node(facts, wanted) if asks_node else machine.ask()
-    site = choose(facts, here, asks_node, wanted, os.environ)
+    site = choose_site(facts, here, asks_node, wanted, os.environ)
     text = render(chosen, site, facts, date.today())
     return DescribedSite(chosen, site, NewFile(f"conf/cluster/{chosen}.yaml", text))
 

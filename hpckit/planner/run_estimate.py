@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
-from hpckit.config.parallel_degrees import describe
+from hpckit.config.parallel_degrees import describe_layout
 from hpckit.config.rules.violations import nodes_of_generation
 from hpckit.config.spec import RunSpec
 from hpckit.planner.assumptions import NODE_MTBF_HOURS
@@ -144,7 +144,7 @@ def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
     return RunEstimate(
         nodes=nodes,
         world=world,
-        layout=describe(spec.parallel, world),
+        layout=describe_layout(spec.parallel, world),
         parameters=work.parameters,
         trained=work.trained,
         unit=work.unit,

@@ -9,7 +9,7 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 _OURS = ("hpckit/", "checkpointing/", "data/")
 
 
-def place(traceback: str, code: Path) -> str | None:
+def find_error_line(traceback: str, code: Path) -> str | None:
     """Return `file:line, in function` of the most relevant frame: the last one of the user's code
     in the code snapshot `code`, else the last one in the snapshot, else the last one. Files of the
     snapshot are given by their path in it. It is None if there is no frame."""

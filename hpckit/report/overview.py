@@ -14,7 +14,7 @@ from hpckit.events.event_log import Event
 from hpckit.events.event_validation import read_valid_events
 from hpckit.report.evaluation.evaluation_records import EvaluationRecord, known_and_waiting
 from hpckit.report.progress import RunProgress, build_progress
-from hpckit.report.run_state import RunState, decide, is_current
+from hpckit.report.run_state import RunState, decide_state, is_current
 from hpckit.report.straggler_summary import cost_record
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord, read_fork
@@ -24,7 +24,7 @@ from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
 from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
 from hpckit.system.atomic_files import read_json
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Queue:
         return self._error
 
 
-def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Overview:
+def read_overview(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Overview:
     """Gather the present state of the run.
 
     Whether a supervisor is there is looked at before its verdict is read: one that is gone has
@@ -237,7 +237,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
         is_starting = started is not None and started > since
     current = verdict if is_current(verdict, progress) else None
-    state = decide(verdict, progress, owner is not None, is_starting, jobs)
+    state = decide_state(verdict, progress, owner is not None, is_starting, jobs)
     has_done_all = state is RunState.ENDED and current is not None and current["kind"] == "done"
     if jobs is None and not has_done_all:
         problem = f"Slurm does not answer: {slurm.error}"
@@ -303,7 +303,7 @@ def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:
     except SpecError as error:
         return None, error.violations[0]
     except OSError as error:
-        return None, describe(error)
+        return None, describe_error(error)
 
 
 def missing_successor_reason(

@@ -41,7 +41,7 @@ def is_current(verdict: Mapping[str, Any] | None, progress: RunProgress) -> bool
     return float(verdict.get("time", 0.0)) >= progress.begun
 
 
-def decide(
+def decide_state(
     verdict: Mapping[str, Any] | None,
     progress: RunProgress,
     is_held: bool,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpckit.events.end_reasons import INTERRUPTED, KINDS
-from hpckit.report.error_location import place
+from hpckit.report.error_location import find_error_line
 from hpckit.report.overview import Overview
 from hpckit.report.present_problems import present_problems
 from hpckit.report.run_state import RunState
@@ -59,7 +59,7 @@ class Explanation:
         return {"facts": [asdict(fact) for fact in self.facts], "commands": list(self.commands)}
 
 
-def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
+def explain_run(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     """Explain why the run is in its state.
 
     Args:
@@ -237,7 +237,7 @@ def error_place(it: Overview) -> str | None:
     error = verdict.get("error")
     if not error:
         return None
-    return place(str(error.get("traceback")), it.run.code(int(verdict["submission"])))
+    return find_error_line(str(error.get("traceback")), it.run.code(int(verdict["submission"])))
 
 
 def _of_budget(budget: RetryBudget) -> str:

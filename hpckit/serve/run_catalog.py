@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
 from hpckit.serve.record_owners import foreign_record
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
 _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
@@ -59,7 +59,7 @@ class RunCatalog:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                problems.append(f"the folder cannot be read: {describe(error, root)}")
+                problems.append(f"the folder cannot be read: {describe_error(error, root)}")
         keys = keys_of(list(found))
         runs = (ServedRun(keys[path], one.run, one.problem) for path, one in found.items())
         return CatalogReading({one.key: one for one in runs}, tuple(problems))
@@ -71,14 +71,14 @@ def _runs_in(root: Path) -> Iterator[ServedRun]:
             if (path / "submissions").is_dir():
                 yield _served(RunDir(path))
         except OSError as error:  # as of a run of another user
-            yield ServedRun("", RunDir(path), describe(error, path))
+            yield ServedRun("", RunDir(path), describe_error(error, path))
 
 
 def _served(run: RunDir) -> ServedRun:
     try:
         return ServedRun("", run, foreign_record(run))
     except OSError as error:
-        return ServedRun("", run, describe(error, run.path))
+        return ServedRun("", run, describe_error(error, run.path))
 
 
 def keys_of(paths: Sequence[Path]) -> dict[Path, str]:

@@ -17,7 +17,7 @@ from checkpointing import CheckpointError
 from hpckit.events.event_validation import read_valid_events
 from hpckit.events.schema import Event, StepLogged
 from hpckit.report.cost.users import owner_of
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.page.content_reader import BudgetOf, read_content
 from hpckit.report.page.page_file import render
 from hpckit.report.page.series_downsampling import Point, downsample
@@ -27,7 +27,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.record_stamp import RecordStamp, record_stamp
 from hpckit.serve.run_catalog import ServedRun
 from hpckit.slurm.squeue import SlurmJob
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 from hpckit.text.quantities import count
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class RunReader:
         now = time.time()
         try:
             validated = read_valid_events(served.run)
-            overview = look(served.run, slurm, validated.events)
+            overview = read_overview(served.run, slurm, validated.events)
             budget = self._budget_of(overview, validated.events)
             found = (
                 _damage(validated.torn + validated.unsound),
@@ -243,7 +243,7 @@ def describe_problem(error: Exception, run: RunDir) -> str:
     """Return one line about the error of reading a run that is handled now, and log one that nobody
     expects, once."""
     if isinstance(error, OSError):
-        return f"it cannot be read: {describe(error, run.path)}"
+        return f"it cannot be read: {describe_error(error, run.path)}"
     if isinstance(error, CheckpointError):
         return f"its checkpoints cannot be read: {error}"
     words = f"it cannot be read: {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from checkpointing import CheckpointError
 from hpckit.agent.exit_report import WorkerError
 from hpckit.config.spec import RunSpec, SuspectsSpec
-from hpckit.report.error_location import place
+from hpckit.report.error_location import find_error_line
 from hpckit.report.log_files import LogSelection, find_log, lines_for_screen
 from hpckit.rundir.directory import RunDir
 from hpckit.serve.checkpoint_reader import (
@@ -158,7 +158,9 @@ class RunSite:
                 return RunTrouble(None, None, None, lines)
             number, error = found
             submissions = run.submission_numbers()
-            where = place(error.traceback, run.code(submissions[-1])) if submissions else None
+            where = (
+                find_error_line(error.traceback, run.code(submissions[-1])) if submissions else None
+            )
             return RunTrouble(number, error, where, lines)
         except READ_ERRORS as error:
             return RunTrouble(None, None, None, [], describe_problem(error, run))

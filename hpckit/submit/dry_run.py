@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from hpckit.agent.device_assignment import choose, gpu_model, visible_gpus
+from hpckit.agent.device_assignment import choose_devices, gpu_model, visible_gpus
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.config.batch_size import samples_before, share_of_rank
 from hpckit.config.entry_points import IMAGES, is_built_in
 from hpckit.config.last_step import last_step
-from hpckit.config.parallel_degrees import degrees, describe
+from hpckit.config.parallel_degrees import degrees, describe_layout
 from hpckit.config.rules.violations import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.config.spec import CheckpointSpec, ImageSpec, RunSpec
 from hpckit.ipc.process_environment import NodeEnvironment
@@ -96,7 +96,7 @@ def _summary(
         yield f"# model       {_image_model_line(spec.model)}"
     if is_known(spec):
         found = footprint(spec, world)
-        layout, parameters = describe(spec.parallel, world), work_of(spec).parameters
+        layout, parameters = describe_layout(spec.parallel, world), work_of(spec).parameters
         yield f"# memory      {memory_line(found.peak, found.at, parameters, layout)}"
         if card := card_of(spec):
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
@@ -153,7 +153,7 @@ def _device(spec: RunSpec, world: int) -> str:
         return {"auto": "cuda, or cpu where there is none"}.get(
             spec.cluster.device, spec.cluster.device
         )
-    return choose(spec.cluster.device, world, visible_gpus(os.environ)).kind
+    return choose_devices(spec.cluster.device, world, visible_gpus(os.environ)).kind
 
 
 def _when(spec: CheckpointSpec) -> str:

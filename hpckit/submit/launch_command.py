@@ -19,7 +19,7 @@ from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
 from hpckit.rundir.lock import RunHeldError
 from hpckit.submit.program.program_command import left_out_note, split, typed_overrides
 from hpckit.system.early_signals import early_signals
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 from hpckit.system.output_streams import checked_output
 from hpckit.system.process_end import end_process
 from hpckit.text.suggestions import did_you_mean
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None, composition: CompositionProcess | No
     except BrokenPipeError:  # the reader of the output has ended
         raise
     except OSError as error:
-        return refuse([describe(error)])
+        return refuse([describe_error(error)])
     except (RunHeldError, CodeSnapshotError, CheckpointError) as error:
         return refuse([str(error)])
     except KeyboardInterrupt:

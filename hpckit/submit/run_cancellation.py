@@ -15,7 +15,7 @@ from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import RunEnded
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir, lock_paths, store_and_name
 from hpckit.rundir.lock import hold_all
@@ -59,7 +59,7 @@ def cancel_run(
     after = _wait(it, within_s)
     if after.state is not RunState.ENDED:
         _conclude(after)
-    return look(it.run, Queue())
+    return read_overview(it.run, Queue())
 
 
 def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
@@ -104,7 +104,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
     too."""
     deadline = time.monotonic() + within_s
     while True:
-        now = look(it.run, Queue())
+        now = read_overview(it.run, Queue())
         if not (now.current_jobs or now.owner or now.state is RunState.STARTING):
             if now.is_slurm and now.state is RunState.UNKNOWN:
                 raise CancelError(f"{now.problem}; it is not known whether it has ended")

@@ -40,7 +40,7 @@ from hpckit.rundir.code_snapshot.snapshot import (
 from hpckit.rundir.directory import LINKS, RunDir
 from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_link, write_text
 from hpckit.system.installed_versions import installed_version
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 from hpckit.text.quantities import count, size
 
 _RECORDED_PACKAGES = (
@@ -116,7 +116,7 @@ def _describe_error(error: OSError, draft: Path, run: RunDir) -> str:
     directory."""
     named = Path(os.fsdecode(error.filename2 or error.filename or draft))
     place = str(run.path if named.is_relative_to(draft) else named)
-    return describe(OSError(error.errno, error.strerror, place))
+    return describe_error(OSError(error.errno, error.strerror, place))
 
 
 def _write_submission(

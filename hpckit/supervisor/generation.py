@@ -19,7 +19,7 @@ from hpckit.supervisor.node_selection.node_wait import HELLO_S, wait_for_nodes
 from hpckit.supervisor.verdict import (
     GenerationEnd,
     PastGeneration,
-    judge,
+    judge_generation,
     place_of_end,
     repeats_of,
     words_before_first_step,
@@ -166,7 +166,7 @@ class WorkerGeneration:
             from_step=self._from_step,
             is_program=self._spec.command is not None,
         )
-        verdict = judge(end, self._history.past, self._spec.retry)
+        verdict = judge_generation(end, self._history.past, self._spec.retry)
         if end.unhealthy and not self._has_own_nodes and end.request is WorkerRequest.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
         this = PastGeneration(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hpckit.events.event_log import EventLog, EventTail
 from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 from hpckit.trainer.metrics.tensorboard_curves import bytes_written, point_of
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def finish_curves(run: RunDir, events: EventLog, is_asked_to_leave: Callable[[],
     try:
         problem = _write(run, is_asked_to_leave) if _has_missing_records(run) else None
     except OSError as error:
-        problem = describe(error)
+        problem = describe_error(error)
     if problem:
         what = (
             f"TensorBoard files lack the newest records: {problem}; write them with: python -m "

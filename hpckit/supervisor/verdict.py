@@ -92,7 +92,9 @@ def past_of(events: Iterable[Event]) -> list[PastGeneration]:
     return found
 
 
-def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpec) -> Verdict:
+def judge_generation(
+    ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpec
+) -> Verdict:
     """Returns the verdict on `ending`, given the generations before it, oldest first."""
     exits = {report.exit for report in ending.reports}
     if refused := [report for report in ending.reports if report.exit is NodeExit.REFUSED]:
@@ -258,11 +260,11 @@ def failures_in_a_row(kind: VerdictKind, past: Sequence[PastGeneration]) -> int:
 
 def used_retries(events: Sequence[Event], kind: VerdictKind) -> int:
     """Counts the successive failures of `kind` without a new checkpoint from the events of a run,
-    as `judge` counted them in the supervisor that started last. Pure."""
+    as `judge_generation` counted them in the supervisor that started last. Pure."""
     past = past_of(events)
     if not past or past[-1].kind is not kind:
         return failures_in_a_row(kind, past)
-    # as in `judge`, the last failure counts even after progress in its generation
+    # as in `judge_generation`, the last failure counts even after progress in its generation
     return 1 + (0 if past[-1].progress else failures_in_a_row(kind, past[:-1]))
 
 

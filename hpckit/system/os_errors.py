@@ -17,7 +17,7 @@ _ADVICE = {
 }
 
 
-def describe(error: OSError, place: Path | None = None) -> str:
+def describe_error(error: OSError, place: Path | None = None) -> str:
     """Returns a one-line message for `error`; `place` is the path in it if the error names none.
     Without a path there is no advice about one."""
     if error.errno is None or not error.strerror:

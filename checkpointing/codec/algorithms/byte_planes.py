@@ -39,7 +39,7 @@ from checkpointing.codec.algorithms.plane_pieces import (
     PlanePiece,
     PlaneSample,
     cut,
-    look,
+    sample_planes,
 )
 from checkpointing.codec.algorithms.sparse_planes import decode_sparse, encode_sparse
 from checkpointing.codec.algorithms.word_transforms import (
@@ -112,7 +112,7 @@ def _sampled(series: WordSeries) -> list[PlaneSample]:
         series.change,
         None if series.base is None else spread(series.base),
     )
-    return look(part.forward(slice(None), np.empty_like(part.words)))
+    return sample_planes(part.forward(slice(None), np.empty_like(part.words)))
 
 
 def spread(words: Words) -> Words:

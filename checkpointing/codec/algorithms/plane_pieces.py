@@ -56,7 +56,7 @@ class PlaneSample:
         return PieceEncoding.SPARSE if SPARSE[0] <= self.zeros <= SPARSE[1] else PieceEncoding.FRAME
 
 
-def look(sample: Words) -> list[PlaneSample]:
+def sample_planes(sample: Words) -> list[PlaneSample]:
     """Returns samples of the byte planes of `sample`, the lowest first."""
     planes = sample.view(np.uint8).reshape(len(sample), sample.itemsize)
     return [_plane(np.bincount(plane, minlength=256)) for plane in planes.T]

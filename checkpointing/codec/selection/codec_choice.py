@@ -77,7 +77,7 @@ class CodecMeasurement:
         )
 
 
-def choose(
+def choose_codec(
     measured: Mapping[CodecChoice, CodecMeasurement], *, with_base: bool = True
 ) -> CodecChoice:
     """Returns the choice that saves most; RAW if none does or nothing is known.
@@ -132,7 +132,7 @@ class CodecChooser:
         to it or to measure whether that saves space."""
         with self._lock:
             state = self._kinds.setdefault(kind, _Kind())
-            return state.left_on_base <= 0 or choose(state.measured).on_base
+            return state.left_on_base <= 0 or choose_codec(state.measured).on_base
 
     def way(
         self, kind: str, raw: Buffer, layout: WordLayout, base: Buffer | None = None
@@ -144,7 +144,7 @@ class CodecChooser:
         with self._lock:
             measured = self._kinds[kind].measured
             # another thread is taking the first sample
-            return choose(measured, with_base=base is not None) if measured else PLANES
+            return choose_codec(measured, with_base=base is not None) if measured else PLANES
 
     def measured(self) -> Mapping[str, Mapping[CodecChoice, CodecMeasurement]]:
         """Returns the measurements so far, by kind."""

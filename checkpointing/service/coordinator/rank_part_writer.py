@@ -13,7 +13,7 @@ from checkpointing.service.malloc_trim import limit_malloc_thresholds
 from checkpointing.service.snapshots import RankSnapshot
 from checkpointing.service.spool.save_tier_choice import SaveRates
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, look
+from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, view_store
 from checkpointing.store.write.manifest_commit import write_part
 from checkpointing.store.write.part_writer import (
     GROUP,
@@ -52,7 +52,7 @@ class RankPartWriter:
     def look(self) -> StoredChunks:
         """Return what a save may refer to, as seen after the save was announced, for all ranks of
         this node."""
-        view = look(self.store, self.run)
+        view = view_store(self.store, self.run)
         # A checkpoint that refers to one that cannot be restored could not be restored either.
         whole = tuple(m for m in view.manifests if m.save.id not in self.damaged)
         seen = replace(view, marked_packs=view.marked_packs | self.distrusted, manifests=whole)
@@ -70,7 +70,7 @@ class RankPartWriter:
         """Make a part durable and write its part record.
 
         Args:
-            stored: as `look` returns it.
+            stored: as `view_store` returns it.
             pieces, done: as of `checkpointing.store.write.part_writer.write`. With `done` this
                 takes little memory, with packs that are smaller for a small part.
             arrived_s: monotonic time from which the snapshot's deadline counts.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.registry.bucket_stream import BucketStream, is_torn
-from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, choose
+from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, choose_next_slot
 from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.staging.arena import Arena
 
@@ -165,7 +165,7 @@ class RankSlots:
 
     def claim(self) -> tuple[int | None, RankSnapshot | None]:
         """Return a slot that may be filled now, and the waiting snapshot that is dropped for it."""
-        slot = choose(self.slots) if self._next is None else None
+        slot = choose_next_slot(self.slots) if self._next is None else None
         if slot is None:
             return None, None
         before = self.held[slot]

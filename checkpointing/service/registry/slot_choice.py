@@ -25,7 +25,7 @@ class SlotStatus:
     order: int = -1
 
 
-def choose(slots: Sequence[SlotStatus]) -> int | None:
+def choose_next_slot(slots: Sequence[SlotStatus]) -> int | None:
     """Return the index of the slot to fill next; None if there is none now.
 
     The newest whole snapshot stays while the next one is copied, because it can be replaced only by

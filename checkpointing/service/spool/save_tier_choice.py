@@ -83,7 +83,7 @@ def choices(task: SnapshotCopyTask, rates: SaveRates) -> list[TierChoice]:
     )
 
 
-def choose(task: SnapshotCopyTask, rates: SaveRates, left_s: float) -> TierChoice:
+def choose_tier(task: SnapshotCopyTask, rates: SaveRates, left_s: float) -> TierChoice:
     """Return the best way that meets the deadline; if none does, the one that ends first.
 
     Args:

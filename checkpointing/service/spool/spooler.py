@@ -20,7 +20,7 @@ from checkpointing.service.spool.save_tier_choice import (
     SaveTier,
     SnapshotCopyTask,
     TierChoice,
-    choose,
+    choose_tier,
     is_last_call,
 )
 from checkpointing.service.spool.spool_file import SpoolHeader
@@ -166,7 +166,7 @@ class Spooler:
             to_local = float(sum(held.snapshot.layout.end for held in missing))
         rates = replace(outlook.rates, local=self._local)
         task = SnapshotCopyTask(to_store, to_local, outlook.compresses)
-        choice = choose(task, rates, left_s)
+        choice = choose_tier(task, rates, left_s)
         if not ends:
             self._report(unsaved, choice, left_s)
         if to_local is not None and (

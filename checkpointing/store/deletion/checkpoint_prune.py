@@ -92,7 +92,7 @@ class _Row:
     certified: str = ""
 
 
-def choose(
+def choose_removals(
     store: Store,
     run: str,
     policies: Sequence[KeepPolicy],
@@ -141,12 +141,12 @@ def prune(
             require.
         keep: ids that stay in any case.
         ignore: ids that neither count nor are removed, because the caller has found them damaged.
-        skipped: as of `choose`.
+        skipped: as of `choose_removals`.
 
     Raises:
         StoreError: the store is out of reach; another prune continues from there.
     """
-    result = PruneResult(choose(store, run, policies, ignore, skipped))
+    result = PruneResult(choose_removals(store, run, policies, ignore, skipped))
     changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
     if changes:
         _apply(store, run, changes, result)

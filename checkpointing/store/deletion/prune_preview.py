@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import KeepPolicy
-from checkpointing.store.deletion.checkpoint_prune import PruneChoice, choose
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, choose_removals
 from checkpointing.store.inspection.integrity_check import IntegrityProblem, verify
 from checkpointing.store.inspection.space_usage import (
     ChunkReferences,
@@ -53,7 +53,7 @@ def sound_choices(
     damaged: dict[str, str] = {}
     sound: set[str] = set()
     while True:
-        choices = choose(store, run, policies, frozenset(damaged))
+        choices = choose_removals(store, run, policies, frozenset(damaged))
         unseen = [c for c in choices if not c.decision.goes and c.id not in sound]
         if not unseen:
             return choices, damaged

@@ -77,7 +77,7 @@ class StoreView:
     manifests: tuple[StoredManifest, ...]  # of the run, newest first
 
 
-def look(store: Store, run: str) -> StoreView:
+def view_store(store: Store, run: str) -> StoreView:
     """Return the view for a save. Call it after the save was announced: only what is found then
     is safe from sweeps."""
     marked_packs = frozenset(packs_marked_for_deletion(store))  # read before manifests are listed
@@ -157,7 +157,7 @@ class RunChunkIndex:
             stored: with a view that was created after the save was announced; None: it is created
                 now.
         """
-        stored = stored or StoredChunks(self.store, self.run, look(self.store, self.run))
+        stored = stored or StoredChunks(self.store, self.run, view_store(self.store, self.run))
         view = stored.view
         for save in list(self._written):
             if self._written[save][0] not in {found.key for found in view.manifests}:

@@ -19,7 +19,7 @@ from checkpointing.format.manifest import (
 )
 from checkpointing.format.object_keys import PACKS, SaveId, pack_key, parse_part
 from checkpointing.format.object_keys import parts as part_folder
-from checkpointing.format.replica_differences import RankFingerprints, describe
+from checkpointing.format.replica_differences import RankFingerprints, describe_difference
 from checkpointing.storage import ObjectInfo
 from checkpointing.store.catalog import THREADS
 from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
@@ -216,8 +216,8 @@ def _all_parts(store: Store, save: SaveId, world_size: int, wait_s: float) -> Ma
     if mixed:
         raise MixedReplicasError(
             f"{save.id} is not committed, because it would mix replicas that differ: "
-            f"{describe(mixed[0])}; find out why they differ, or set check_replicas=False to save "
-            "each tensor from one rank"
+            f"{describe_difference(mixed[0])}; find out why they differ, or set "
+            "check_replicas=False to save each tensor from one rank"
         )
     return content
 

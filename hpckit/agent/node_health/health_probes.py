@@ -57,10 +57,10 @@ def node_problems(spec: RunSpec, run: RunDir) -> list[str]:
     more than `health.probe_s` seconds at most."""
     is_given = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
     wanted = wanted_gpus(spec, visible_gpus(os.environ), is_given=is_given)
-    return problems(look(spec, run), wanted, spec.health)
+    return problems(probe_node(spec, run), wanted, spec.health)
 
 
-def look(spec: RunSpec, run: RunDir) -> NodeFacts:
+def probe_node(spec: RunSpec, run: RunDir) -> NodeFacts:
     """Runs the probes of this node that `spec.health` asks for."""
     within_s = spec.health.probe_s
     tools = {name: partial(output, command, within_s) for name, command in _tools(spec).items()}

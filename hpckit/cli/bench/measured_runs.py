@@ -18,7 +18,7 @@ from hpckit.cli.common.command_output import CommandOutput
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event, read_events
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
@@ -134,7 +134,9 @@ def carry_out(
             start_silently(run, spec, number)  # a Ctrl-C is delivered after it
         _wait(run, _TICK_S[spec.cluster.kind])
     except KeyboardInterrupt:
-        cancel_run(look(run, Queue()), saves=False, within_s=_CANCEL_S, say=lambda text: None)
+        cancel_run(
+            read_overview(run, Queue()), saves=False, within_s=_CANCEL_S, say=lambda text: None
+        )
         raise
     finally:
         shutil.rmtree(run.checkpoints, ignore_errors=True)
@@ -177,7 +179,7 @@ def prepared_runs(
 
 def _wait(run: RunDir, tick_s: float) -> None:
     dead_s = 0.0
-    while (it := look(run, Queue())).is_alive or (_is_dead(it) and dead_s < _DEAD_S):
+    while (it := read_overview(run, Queue())).is_alive or (_is_dead(it) and dead_s < _DEAD_S):
         dead_s = dead_s + tick_s if _is_dead(it) else 0.0
         time.sleep(tick_s)
     if it.word != "done":

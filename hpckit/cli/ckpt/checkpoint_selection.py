@@ -157,7 +157,9 @@ class SelectedCheckpoint:
         return self.found.stored.save
 
 
-def choose(place: StoreLocation, text: str, note: Callable[[str], None]) -> SelectedCheckpoint:
+def choose_checkpoint(
+    place: StoreLocation, text: str, note: Callable[[str], None]
+) -> SelectedCheckpoint:
     """Return the checkpoint of the place's run that `text` names.
 
     Args:
@@ -171,7 +173,7 @@ def choose(place: StoreLocation, text: str, note: Callable[[str], None]) -> Sele
 
 
 def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> CheckpointInfo:
-    """Return the checkpoint as `choose` does, but accept a damaged or unfinished one."""
+    """Return the checkpoint as `choose_checkpoint` does, but accept a damaged or unfinished one."""
     run = place.only_run()
     where = f"{place.store.url}, run {run}"
     named, problems = pins_and_labels.readable_marks(place.store, run)

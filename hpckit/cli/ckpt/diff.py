@@ -19,7 +19,7 @@ from checkpointing.store.inspection.checkpoint_diff import (
     matches,
     measured,
 )
-from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose, unmatched
+from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose_checkpoint, unmatched
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
@@ -81,7 +81,7 @@ def diff(
         has_other = other is not None or other_run is not None
         of_b = (other or place, other_run if has_other else run)
         place_b = stack.enter_context(opened(*of_b)) if has_other else place_a
-        chosen = [choose(place_a, a, out.note), choose(place_b, b, out.note)]
+        chosen = [choose_checkpoint(place_a, a, out.note), choose_checkpoint(place_b, b, out.note)]
         for one in chosen:
             stack.enter_context(read_lease(one.store, one.found, out.note))
         old, new = (Checkpoint(one.store, one.found.stored) for one in chosen)

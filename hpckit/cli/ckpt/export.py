@@ -14,7 +14,7 @@ from checkpointing.format.object_keys import MAX_STEP, SaveId, check_run
 from checkpointing.store.catalog import list_checkpoints
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.checkpoint_selection import checkpoint_label, choose
+from hpckit.cli.ckpt.checkpoint_selection import checkpoint_label, choose_checkpoint
 from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.byte_sizes import parse_size
@@ -76,7 +76,7 @@ def export(
     out = CommandOutput(json)
     shard_bytes = parse_size(max_shard)
     with opened(place, run) as at:
-        chosen = choose(at, step, out.note)
+        chosen = choose_checkpoint(at, step, out.note)
         items = _items(list(chosen.found.document.items), item)
         if format_ is ExportFormat.safetensors:
             items = [name for name in items if chosen.found.document.items[name].tensors]

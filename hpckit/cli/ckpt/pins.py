@@ -10,7 +10,7 @@ import typer
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.store import pins_and_labels
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
+from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose_checkpoint
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import CommandOutput, listing
 from hpckit.cli.common.run_argument import JsonOption
@@ -40,7 +40,7 @@ def pin(
     """
     out = CommandOutput(json)
     with opened(place, run) as at:
-        chosen = choose(at, step, out.note)
+        chosen = choose_checkpoint(at, step, out.note)
         before = _before(at.store, chosen, out)
         reason = why if why is not None else before or ""
         pins_and_labels.pin(at.store, chosen.save, reason)
@@ -85,7 +85,7 @@ def unpin(place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOptio
     """
     out = CommandOutput(json)
     with opened(place, run) as at:
-        chosen = choose(at, step, out.note)
+        chosen = choose_checkpoint(at, step, out.note)
         id_ = chosen.save.id
         was_pinned = id_ in pins_and_labels.pins(at.store, chosen.run)
         pins_and_labels.unpin(at.store, chosen.save)

@@ -13,7 +13,7 @@ from checkpointing.format.object_keys import SaveId
 from checkpointing.store.catalog import CheckpointInfo, committed
 from checkpointing.store.repair.lost_manifests import LostCheckpoint, lost_checkpoints
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.checkpoint_selection import choose, choose_any, pick
+from hpckit.cli.ckpt.checkpoint_selection import choose_any, choose_checkpoint, pick
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import CommandOutput, count, listing, size
 from hpckit.cli.common.run_argument import JsonOption
@@ -222,7 +222,7 @@ def flatten(
     from checkpointing.store.repair.base_removal import flatten as rewrite
 
     with opened(place, run) as at:
-        chosen = choose(at, step, out.note)
+        chosen = choose_checkpoint(at, step, out.note)
         raw = sum(item.raw_bytes for item in chosen.found.document.items.values())
         with out.progress(f"step {chosen.save.step}", raw) as on_bytes:
             key = rewrite(at.store, chosen.run, chosen.found, on_bytes)

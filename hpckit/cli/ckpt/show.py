@@ -12,12 +12,16 @@ import typer
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.item_table import ItemTable, TensorSpec
-from checkpointing.format.replica_differences import MarkedDifferences, describe, dump_marked
+from checkpointing.format.replica_differences import (
+    MarkedDifferences,
+    describe_difference,
+    dump_marked,
+)
 from checkpointing.format.values.json_values import Json, readable
 from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.inspection.checkpoint_diff import matches
 from checkpointing.store.pins_and_labels import label_of, readable_marks
-from hpckit.cli.ckpt.checkpoint_selection import choose, unmatched
+from hpckit.cli.ckpt.checkpoint_selection import choose_checkpoint, unmatched
 from hpckit.cli.ckpt.store_location import opened
 from hpckit.cli.common.command_output import (
     Cell,
@@ -77,8 +81,10 @@ def show(
     """
     out = CommandOutput(json)
     with opened(place, run) as at:
-        chosen = choose(at, step, out.note)
-        named, _ = readable_marks(at.store, chosen.run)  # problems were noted by `choose`
+        chosen = choose_checkpoint(at, step, out.note)
+        named, _ = readable_marks(
+            at.store, chosen.run
+        )  # problems were noted by `choose_checkpoint`
         marks = {name: m for name, m in named.items() if m.id == chosen.save.id}
         labels = [
             label_of(n, m) + (f": {m.why}" if m.why else "")
@@ -177,7 +183,7 @@ def _print_differences(out: CommandOutput, marked: MarkedDifferences | None) -> 
         return
     out.line(f"differing   the ranks' replicas of {count(marked.count, 'tensor')} or values")
     for one in marked.differences[:_MOST_DIFFERENCES]:
-        out.line(f"            {clean(describe(one))}")
+        out.line(f"            {clean(describe_difference(one))}")
     if marked.count > _MOST_DIFFERENCES:
         out.line(f"            and {marked.count - _MOST_DIFFERENCES:,} more")
 

@@ -13,7 +13,7 @@ from checkpointing.store_url import RUN_IN_STORE, local_folder, meant_url
 from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.run_argument import ROOT
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _elsewhere(folder: Path) -> Iterator[_Candidate]:
     try:
         spec = read_spec(directory.spec(numbers[-1]))
     except (SpecError, OSError) as error:
-        reason = describe(error) if isinstance(error, OSError) else error
+        reason = describe_error(error) if isinstance(error, OSError) else error
         raise CommandUsageError(
             f"{folder} is a run directory, but the location of its checkpoints cannot be read: "
             f"{reason}; give the store itself"

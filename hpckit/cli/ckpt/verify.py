@@ -21,7 +21,7 @@ from checkpointing.store.inspection.integrity_check import (
     verify_all,
 )
 from checkpointing.store.inspection.space_usage import UnneededSpace, measure, unneeded
-from hpckit.cli.ckpt.checkpoint_selection import choose
+from hpckit.cli.ckpt.checkpoint_selection import choose_checkpoint
 from hpckit.cli.ckpt.read_lease import is_there, read_lease
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import CommandOutput, clean, count, decimal, size, speed, took
@@ -116,7 +116,7 @@ def _wanted(
     at: StoreLocation, step: str | None, out: CommandOutput
 ) -> tuple[Sequence[CatalogEntry], dict[SaveId, str]]:
     if step is not None:
-        return [choose(at, step, out.note).found], {}
+        return [choose_checkpoint(at, step, out.note).found], {}
     found, unreadable = committed(at.store, at.run)
     return sorted(found, key=lambda f: f.stored.save), unreadable
 

@@ -45,14 +45,14 @@ def _described(error: Exception) -> tuple[Sequence[str], int] | None:
     from hpckit.rundir.lock import RunHeldError
     from hpckit.rundir.supervisor_process import SupervisorError
     from hpckit.slurm.squeue import QueueError
-    from hpckit.system.os_errors import describe
+    from hpckit.system.os_errors import describe_error
 
     if isinstance(error, SpecError):
         return error.violations, REFUSED
     if isinstance(error, QueueError):
         return [f"Slurm does not answer: {error}"], OUT_OF_REACH
     if isinstance(error, OSError):
-        return [describe(error)], REFUSED
+        return [describe_error(error)], REFUSED
     if isinstance(error, CommandError | SupervisorError | RunHeldError):
         return [str(error)], REFUSED
     return None

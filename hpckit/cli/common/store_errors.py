@@ -11,7 +11,7 @@ import typer
 from checkpointing.errors import CheckpointError, DamagedError, SaveError, StoreError
 from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH, REFUSED
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 
 DAMAGED, USAGE = FOUND, REFUSED
 
@@ -45,7 +45,7 @@ def guard(
             except expected as error:
                 code = status_of(error)
                 out = CommandOutput(arguments["json"])
-                said = describe(error) if isinstance(error, OSError) else str(error)
+                said = describe_error(error) if isinstance(error, OSError) else str(error)
                 out.note(f"error: {said}")
                 out.document({"error": said, "exit": code})
             if code:

@@ -76,13 +76,13 @@ def single(
     from hpckit.faults.injection.process_faults import Slowdown
     from hpckit.faults.plan_execution import execute_fault_plan
     from hpckit.faults.slowdown_effect import slowdown_effect
-    from hpckit.report.overview import Queue, look
+    from hpckit.report.overview import Queue, read_overview
 
     with reported_errors(json):
         if kind not in list(DrillKind):
             raise CommandError(f"{kind}: unknown; a drill is {_KINDS}")
         slowdown = _slowdown(kind, by, seconds)
-        out, it = CommandOutput(json), look(submitted_run(run), Queue())
+        out, it = CommandOutput(json), read_overview(submitted_run(run), Queue())
         try:
             plan = plan_drill(it, DrillKind(kind), rank, node, slowdown)
             out.fact("fault", plan.what)

@@ -69,7 +69,7 @@ def run(
 
 def _request(given: str, entry: str | None, out: CommandOutput) -> EvaluationRequest:
     import hpckit
-    from hpckit.cli.ckpt.checkpoint_selection import choose
+    from hpckit.cli.ckpt.checkpoint_selection import choose_checkpoint
     from hpckit.cli.ckpt.store_location import opened
     from hpckit.config.spec_parser import SpecError, read_spec
     from hpckit.evaluation.evaluation_job import EvaluationRequest, with_entry
@@ -95,7 +95,7 @@ def _request(given: str, entry: str | None, out: CommandOutput) -> EvaluationReq
         if problems := evaluation_entry_problems(spec, place):
             raise SpecError(problems)
     with opened(checkpoint_root(spec, run), run_name(spec)) as at:
-        id_ = choose(replace(at, directory=run.path), step, out.note).save.id
+        id_ = choose_checkpoint(replace(at, directory=run.path), step, out.note).save.id
     # the code of now, which reads the run, then that of the run
     own = Path(hpckit.__file__).parents[1]
     code = (own, *here, run.project_code(submission))

@@ -18,7 +18,7 @@ from hpckit.faults.campaign.injection_trigger import InjectionTrigger
 from hpckit.faults.campaign.oracle import violations
 from hpckit.faults.fault_plan import ImpossibleDrillError
 from hpckit.faults.site_faults import SiteFaultSet
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.preflight.checks import with_absolute_paths
@@ -155,7 +155,7 @@ def judge(folder: Path) -> CampaignOutcome:
     if (runs := notes.runs()) is None:
         raise CampaignError(f"{folder}: no campaign has started a run there")
     run, reference = runs
-    if look(run, Queue()).is_alive:
+    if read_overview(run, Queue()).is_alive:
         raise CampaignError(f"{run.path} is still running: wait for its end, or hpckit cancel it")
     verdict = read_json(run.verdict)
     cut_short = verdict is not None and verdict.get("kind") == VerdictKind.STOPPED

@@ -27,7 +27,7 @@ from hpckit.faults.fault_plan import (
 )
 from hpckit.faults.plan_execution import execute_fault_plan
 from hpckit.faults.site_faults import SiteFaultSet
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.rundir.supervisor_process import SupervisorError
@@ -185,7 +185,7 @@ class InjectionTrigger:
         return not it.is_alive
 
     def _look(self) -> Overview:
-        it = look(self._run, Queue())
+        it = read_overview(self._run, Queue())
         if time.monotonic() > self._reported_s + TOLD_S:
             self._reported_s = time.monotonic()
             self._tell(_how_far(it))

@@ -13,7 +13,7 @@ from hpckit.events.schema import Event, RunStarted
 from hpckit.report.cost.cost_summary import CostRates, Prices
 from hpckit.report.cost.energy import known_joules
 from hpckit.report.history import build_history
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.page.page_content import PageContent, RecordDamage, build_content
 from hpckit.report.page.run_family import read_family
 from hpckit.report.remaining_checkpoints import left_checkpoints
@@ -41,7 +41,7 @@ def read_content(
         OSError: the run's directory cannot be read.
     """
     validated = validated or read_valid_events(run)
-    overview = look(run, slurm, validated.events)
+    overview = read_overview(run, slurm, validated.events)
     left, problem = _left(run, validated.events)
     budget = budget_of(overview, validated.events)
     damage = RecordDamage(validated.torn, validated.unsound, problem)

@@ -47,7 +47,7 @@ from hpckit.report.progress import (
     describe_straggler,
 )
 from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
-from hpckit.report.why import Explanation, RetryBudget, answer
+from hpckit.report.why import Explanation, RetryBudget, explain_run
 
 _KEPT = {"committed": "kept", "partial": "partial"}
 
@@ -173,7 +173,7 @@ def build_content(
         now=now,
         overview=overview,
         history=history,
-        answer=answer(overview, budget, now),
+        answer=explain_run(overview, budget, now),
         in_steps=step_time(history),
         cost=cost_of(
             overview.run.name,

@@ -12,7 +12,7 @@ from hpckit.events.event_validation import read_valid_events
 from hpckit.events.schema import Event
 from hpckit.report.cost.lineage import Lineage, read_lineage, real_path
 from hpckit.report.history import build_history
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.page.curve_values import Curve, curve_of, values_of
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord
@@ -62,7 +62,7 @@ def read_family(run: RunDir, slurm: Queue) -> RunFamily:
         if one.path in first:
             with suppress(PermissionError):  # of files of another user
                 found = read_valid_events(one).events
-                shown.append(RelatedRun(look(one, slurm, found), one.path == own))
+                shown.append(RelatedRun(read_overview(one, slurm, found), one.path == own))
                 events[one.path] = found
     known = [(events[path], fork) for path, fork in line.items() if path in events]
     return RunFamily(

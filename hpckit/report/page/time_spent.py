@@ -15,7 +15,7 @@ from hpckit.report.page.page_document import (
     TableBlock,
     TextBlock,
 )
-from hpckit.report.performance.bottleneck import advice, bottleneck, describe
+from hpckit.report.performance.bottleneck import advice, bottleneck, describe_bottleneck
 from hpckit.report.performance.speed_report import collectives_words, time_went
 from hpckit.report.source_progress import describe_change, describe_source
 from hpckit.text.quantities import span, span_s
@@ -63,7 +63,7 @@ def time_blocks(it: PageContent) -> Iterator[Block]:
     ]
     yield from shares("Time of steps", parts, "part of a step", "time")
     loop = bottleneck(it.in_steps)
-    rows = [("bottleneck", describe(it.in_steps, loop, spec))]
+    rows = [("bottleneck", describe_bottleneck(it.in_steps, loop, spec))]
     rows += [("suggestion", line) for line in advice(it.in_steps, loop, spec)]
     if it.in_steps.exposed is not None:
         rows.append(("collectives", collectives_words(it.in_steps)))

@@ -60,7 +60,9 @@ def bottleneck(it: MeasuredStepTime) -> LimitingLoop | None:
     return LimitingLoop.KERNEL if it.is_split else None
 
 
-def describe(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None = None) -> str:
+def describe_bottleneck(
+    it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None = None
+) -> str:
     """Describe the bottleneck in one line for people; if it is unknown, with what to add.
 
     Args:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.report.history import History
-from hpckit.report.performance.bottleneck import advice, bottleneck, describe
+from hpckit.report.performance.bottleneck import advice, bottleneck, describe_bottleneck
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
 from hpckit.report.progress import describe_straggler
 from hpckit.report.straggler_summary import (
@@ -83,7 +83,7 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
         yield "eviction", escape(describe_result(result))
     if it.steps:
         loop = bottleneck(it)
-        yield "bottleneck", escape(describe(it, loop, spec))
+        yield "bottleneck", escape(describe_bottleneck(it, loop, spec))
         for line in advice(it, loop, spec):
             yield "suggestion", escape(line)
 

@@ -11,7 +11,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from hpckit.config.parallel_degrees import describe
+from hpckit.config.parallel_degrees import describe_layout
 from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
 from hpckit.report.present_problems import present_problems
@@ -164,7 +164,7 @@ def _layout(it: Overview) -> str:
     if it.spec.command is not None:
         return f"{requested}{now if is_other else ''}; {shlex.join(it.spec.command.arguments)}"
     world = launch.nodes * launch.nproc_per_node
-    model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
+    model = f"{describe_layout(it.spec.parallel, world)}, {it.spec.precision.compute}"
     return (
         f"{requested}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import write_link
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 from hpckit.system.private_folders import folder_problem
 
 log = logging.getLogger(__name__)
@@ -60,4 +60,4 @@ def _point(link: Path, target: Path) -> None:
     try:
         write_link(link, target)
     except OSError as error:
-        log.warning("the next snapshot shares no file with this one: %s", describe(error))
+        log.warning("the next snapshot shares no file with this one: %s", describe_error(error))

@@ -19,7 +19,7 @@ from hpckit.rundir.code_snapshot.git_command import ignored_names, tracked_names
 from hpckit.rundir.code_snapshot.ignore_patterns import NAME as IGNORE_FILE
 from hpckit.rundir.code_snapshot.ignore_patterns import IgnorePatterns, read_patterns
 from hpckit.rundir.code_snapshot.left_out import LeftOut
-from hpckit.system.os_errors import describe
+from hpckit.system.os_errors import describe_error
 
 SHARD = "shard"
 DATA_FILE = "data file"
@@ -113,7 +113,7 @@ class _ProjectWalk:
         except OSError as error:
             if not folder.name or is_tracked:
                 raise
-            self._leave_out(f"{folder.name}/", describe(error))
+            self._leave_out(f"{folder.name}/", describe_error(error))
             return
         names = {one.name for one in found}
         kind = folder_kinds.kind_of_folder(path, names, is_tracked) if folder.name else None

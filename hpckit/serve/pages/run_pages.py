@@ -9,7 +9,7 @@ from hpckit.agent.exit_report import WorkerError
 from hpckit.report.last_cause import last_cause
 from hpckit.report.overview import Overview
 from hpckit.report.terminal.status_table import page_of
-from hpckit.report.why import RetryBudget, answer
+from hpckit.report.why import RetryBudget, explain_run
 from hpckit.serve.pages.html_elements import (
     Html,
     alert,
@@ -92,7 +92,7 @@ def _curve(read: ReadRun) -> Html | None:
 
 
 def _why(it: Overview, budget: RetryBudget | None, now: float) -> list[Html]:
-    found = answer(it, budget, now)
+    found = explain_run(it, budget, now)
     parts = [facts(*((fact.name, fact.text) for fact in found.facts))]
     return [*parts, preformatted("\n".join(found.commands))] if found.commands else parts
 

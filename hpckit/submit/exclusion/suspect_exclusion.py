@@ -53,10 +53,12 @@ def exclude_suspects(
         names = ", ".join(one.node for one in view.suspects)
         what = f"the job may get {names}, which other runs excluded: Slurm does not answer: {error}"
         return SuspectExclusion((), (*problems, what))
-    return choose(view.suspects, nodes, fewest_nodes(spec), _asking(spec, script_without), problems)
+    return choose_suspects(
+        view.suspects, nodes, fewest_nodes(spec), _asking(spec, script_without), problems
+    )
 
 
-def choose(
+def choose_suspects(
     suspects: Sequence[SuspectNode],
     nodes: PartitionNodes,
     fewest: int,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
-from hpckit.agent.device_assignment import choose, visible_gpus
+from hpckit.agent.device_assignment import choose_devices, visible_gpus
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
@@ -249,7 +249,7 @@ def slurm_problems() -> list[str]:
 def _device_problems(spec: RunSpec) -> list[str]:
     needed = max(planned_nodes(spec)) * spec.launch.nproc_per_node
     try:
-        choose(spec.cluster.device, needed, visible_gpus(os.environ))
+        choose_devices(spec.cluster.device, needed, visible_gpus(os.environ))
     except ValueError as error:
         return [str(error)]
     return []

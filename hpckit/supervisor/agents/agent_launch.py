@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpckit.agent.agent import GenerationStart
-from hpckit.agent.device_assignment import choose, even_share
+from hpckit.agent.device_assignment import choose_devices, even_share
 from hpckit.agent.message_channel import Message
 from hpckit.agent.rendezvous_store import RendezvousStore
 from hpckit.config.rules.violations import most_nodes
@@ -100,7 +100,7 @@ class LocalNodes:
     ) -> GenerationSetup:
         launch = self._spec.launch
         workers = len(hellos) * launch.nproc_per_node
-        devices = choose(self._spec.cluster.device, workers, self._gpus)
+        devices = choose_devices(self._spec.cluster.device, workers, self._gpus)
         starts = {
             node: GenerationStart(
                 generation=generation,
@@ -156,7 +156,7 @@ class SlurmNodes:
         launch = self._spec.launch
         fewest = min(int(hello["gpus"]) for hello in hellos.values())
         names = [str(number) for number in range(fewest)]
-        devices = choose(self._spec.cluster.device, launch.nproc_per_node, names)
+        devices = choose_devices(self._spec.cluster.device, launch.nproc_per_node, names)
         starts = {
             node: GenerationStart(
                 generation=generation,

@@ -31,7 +31,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from hpckit.config.batch_size import share_of_rank
-from hpckit.config.parallel_degrees import degrees, describe
+from hpckit.config.parallel_degrees import degrees, describe_layout
 from hpckit.config.rules.experts import experts_of
 from hpckit.config.spec import RunSpec
 from hpckit.torch_internals import clear_sharding_cache, disabled_dispatch, track_all_parts
@@ -87,7 +87,7 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
 def report(spec: RunSpec) -> str:
     """Return the result of `fake_step` as text, for one rank of each pipeline stage."""
     world = spec.launch.nodes * spec.launch.nproc_per_node
-    layout = describe(spec.parallel, world)
+    layout = describe_layout(spec.parallel, world)
     found = []
     for rank in range(0, world, world // degrees(spec.parallel, world).pipeline):
         lines = [f"rank {rank} of {world} ({layout}), at the peak of a step:"]

@@ -13,7 +13,7 @@ from hpckit.faults.campaign.campaign_runs import CampaignError
 from hpckit.faults.campaign.fault_schedule import ScheduledFault
 from hpckit.faults.fault_plan import DrillKind
 from hpckit.faults.site_faults import SiteFaultSet
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.supervisor_process import SupervisorError
 from tests.integration.run.runs import end_leftovers
@@ -59,7 +59,7 @@ def test_a_reference_that_is_given_up_is_cancelled(
     monkeypatch.setattr(injection_trigger, "PATIENCE_S", patience_s)
     with pytest.raises(error):
         run_reference(tmp_path, overrides, tell)
-    assert look(only_run(tmp_path / "reference"), Queue()).word == "stopped"
+    assert read_overview(only_run(tmp_path / "reference"), Queue()).word == "stopped"
 
 
 def test_a_fault_that_the_machine_refuses_ends_in_a_judgement(
@@ -75,7 +75,7 @@ def test_a_fault_that_the_machine_refuses_ends_in_a_judgement(
     folder.mkdir()
     found = run_campaign(folder, [ScheduledFault(1, DrillKind.WORKER, 0.0)], stage)
     assert found.problems[0].startswith("worker at step 1: it is held by another host")
-    assert look(found.run, Queue()).word == "stopped"
+    assert read_overview(found.run, Queue()).word == "stopped"
 
 
 def test_a_run_that_cannot_be_begun_leaves_no_folder(tmp_path: Path) -> None:

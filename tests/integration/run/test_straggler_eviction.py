@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.events.event_log import Event
 from hpckit.report.cost.cost_summary import Prices, read_cost
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.report.performance.speed_report import speed_facts
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
@@ -76,7 +76,7 @@ def test_a_node_that_takes_five_times_as_long_is_replaced_once_by_a_spare(tmp_pa
     assert "has paid" in told[0]
     assert "stragglers" in read_cost(run, Prices()).node_hours
     assert read_json(run.verdict)["kind"] == "stopped"
-    assert look(run, Queue()).progress.interruptions == {"evicted": 1}
+    assert read_overview(run, Queue()).progress.interruptions == {"evicted": 1}
     assert strays(run.path) == []
 
 

@@ -20,7 +20,7 @@ from checkpointing.format.replica_differences import (
     ReplicaDifference,
     ReplicaGroup,
     compare,
-    describe,
+    describe_difference,
     dump_groups,
     dump_marked,
     event_fields,
@@ -56,7 +56,7 @@ def test_the_odd_rank_is_named_where_there_is_a_majority() -> None:
     (found,) = compare(replicas({0: [1, 2, 3], 1: [1, 9, 3], 2: [1, 2, 3]}))
     assert found == ReplicaDifference("model/b", "tensor", ((0, 2), (1,)), 1)
     assert found.odd == (1,)
-    assert describe(found) == (
+    assert describe_difference(found) == (
         "tensor model/b: rank 1 differs from ranks 0,2; the checkpoint has rank 1's"
     )
 
@@ -65,7 +65,7 @@ def test_of_two_nobody_is_the_odd_one() -> None:
     (found,) = compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}))
     assert found == ReplicaDifference("model/a", "tensor", ((0,), (1,)), 0)
     assert found.odd == ()
-    assert "rank 0 and rank 1 differ" in describe(found)
+    assert "rank 0 and rank 1 differ" in describe_difference(found)
 
 
 @given(
@@ -134,7 +134,7 @@ def test_a_tensor_in_parts_is_one_replica_or_said_to_be_a_mixture(
 ) -> None:
     (found,) = compare(divided(second))
     assert found == ReplicaDifference("w", "tensor", ((0,), (1,)), stored)
-    assert ("mixture" in describe(found)) == (stored is None)
+    assert ("mixture" in describe_difference(found)) == (stored is None)
 
 
 def test_shards_of_a_tensor_come_from_one_replica() -> None:

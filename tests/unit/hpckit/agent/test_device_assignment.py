@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.agent.device_assignment import Devices, choose, gpu_model, visible_gpus
+from hpckit.agent.device_assignment import Devices, choose_devices, gpu_model, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_driver_says_which_gpu_it_is(tmp_path: Path) -> None:
 def test_what_workers_compute_on(
     wanted: str, needed: int, gpus: list[str], chosen: Devices
 ) -> None:
-    assert choose(wanted, needed, gpus) == chosen
+    assert choose_devices(wanted, needed, gpus) == chosen
 
 
 def test_cuda_without_a_gpu_for_every_worker_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cluster\.device.* 3 workers, but 2 GPUs"):
-        choose("cuda", 3, ["0", "1"])
+        choose_devices("cuda", 3, ["0", "1"])
 
 
 @given(nodes=st.integers(1, 8), per_node=st.integers(1, 8), spare=st.integers(0, 3))
 def test_each_gpu_goes_to_one_node_and_each_node_gets_its_number(
     nodes: int, per_node: int, spare: int
 ) -> None:
-    devices = choose(
+    devices = choose_devices(
         "cuda", nodes * per_node, [f"GPU-{n}" for n in range(nodes * per_node + spare)]
     )
     shares = [devices.of_node(node, per_node).split(",") for node in range(nodes)]
@@ -78,4 +78,4 @@ def test_each_gpu_goes_to_one_node_and_each_node_gets_its_number(
 
 
 def test_on_the_cpu_a_node_sees_no_gpu() -> None:
-    assert choose("cpu", 2, ["0", "1"]).of_node(1, 1) == ""
+    assert choose_devices("cpu", 2, ["0", "1"]).of_node(1, 1) == ""

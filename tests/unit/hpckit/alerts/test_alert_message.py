@@ -25,7 +25,7 @@ from hpckit.events.schema import event_of
 from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState
-from hpckit.report.why import answer
+from hpckit.report.why import explain_run
 from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -71,7 +71,7 @@ def composed(reason: str = "rank 3 raised ValueError: no <@here> &") -> AlertMes
 
 def test_an_alert_says_what_why_says_and_what_to_type() -> None:
     it, _ = ended_run()
-    told, message = answer(it, None, NOW), composed()
+    told, message = explain_run(it, None, NOW), composed()
     for fact in told.facts:
         assert f"{fact.name}: {fact.text}" in message.text
     for command in (*told.commands, "hpckit why /runs/gpt-1a2b3c4d"):

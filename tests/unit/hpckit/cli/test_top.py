@@ -15,7 +15,7 @@ from hpckit.cli import top
 from hpckit.cli.top import ESCAPE, TopScreen
 from hpckit.events import event_validation
 from hpckit.events.schema import Event
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.terminal.top_view import ScreenSize
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import hold_all
@@ -179,9 +179,9 @@ def test_a_run_that_is_over_is_read_again_only_if_its_files_change(
 
     def note(run: RunDir, slurm: Queue, events: Sequence[Event] | None) -> Overview:
         read.append(run.name)
-        return look(run, slurm, events)
+        return read_overview(run, slurm, events)
 
-    monkeypatch.setattr("hpckit.report.overview.look", note)
+    monkeypatch.setattr("hpckit.report.overview.read_overview", note)
     screen = TopScreen(tmp_path)
     screen.look()
     screen.look()

@@ -14,7 +14,7 @@ from hpckit.config.parallel_degrees import (
     ParallelDegrees,
     blocks_of_stages,
     degrees,
-    describe,
+    describe_layout,
     is_wrapped,
 )
 from hpckit.config.spec import ParallelSpec
@@ -103,7 +103,7 @@ def test_each_option_is_what_it_is_called(option: str, name: str) -> None:
             *("train.global_batch=16", "train.micro_batch=2"),
         ]
     )
-    assert describe(spec.parallel, 8) == name
+    assert describe_layout(spec.parallel, 8) == name
 
 
 @given(st.integers(1, 200), st.integers(1, 40))

@@ -14,11 +14,11 @@ from hpckit.events.event_validation import ValidatedEvents, read_valid_events
 from hpckit.events.schema import Degraded, DegradedSubject, StepLogged, UnknownEvent, event_of
 from hpckit.exporter.run_metrics import RunMetrics
 from hpckit.report.history import build_history
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState
-from hpckit.report.why import answer
+from hpckit.report.why import explain_run
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.node_exclusion import excludable_nodes
 from hpckit.supervisor.continuation.predecessor_job import former_job
@@ -120,9 +120,10 @@ def test_without_a_subject_the_words_decide(
 def test_why_says_it_of_a_finished_run(tmp_path: Path) -> None:
     run = submitted(tmp_path / "run")
     run.events.write_bytes((FILES / "first.jsonl").read_bytes())
-    overview = look(run, Queue())
+    overview = read_overview(run, Queue())
     facts = {
-        fact.name: fact.text for fact in answer(overview, None, overview.progress.begun or 0).facts
+        fact.name: fact.text
+        for fact in explain_run(overview, None, overview.progress.begun or 0).facts
     }
     assert overview.state is RunState.DEAD, "its verdict.json is not there"
     assert "step 12" in facts["state"]

@@ -16,7 +16,7 @@ from hpckit.config.spec_parser import SpecError
 from hpckit.doctor.machine import MachineFacts
 from hpckit.doctor.scratch_disks import ScratchDisk, kind_of
 from hpckit.init import project_files
-from hpckit.init.site_choice import SiteRequest, choose
+from hpckit.init.site_choice import SiteRequest, choose_site
 from hpckit.init.site_facts import SiteFacts, parse_accounts, parse_walls
 from hpckit.init.site_file import is_name, render, scalar, site_name
 from hpckit.slurm.cluster_config import gpu_kinds, parse_config, parse_records
@@ -55,7 +55,7 @@ NODE = replace(
 def keys(
     facts: SiteFacts = FACTS, machine: MachineFacts = NODE, **wanted: str
 ) -> dict[str, tuple[Any, str, str]]:
-    site = choose(facts, machine, True, SiteRequest(**wanted))
+    site = choose_site(facts, machine, True, SiteRequest(**wanted))
     return {key.name: (key.value, key.how, key.why) for key in site.keys}
 
 
@@ -71,7 +71,7 @@ def keys(
 def test_modules_and_environments_of_the_shell_are_noted_at_the_set_up_lines(
     env: dict[str, str], words: list[str] | None
 ) -> None:
-    site = choose(FACTS, NODE, True, SiteRequest(), env)
+    site = choose_site(FACTS, NODE, True, SiteRequest(), env)
     found = [key for key in site.keys if key.name == "setup"]
     assert [key.value for key in found] == ([] if words is None else [()])
     assert all(word in key.why for key in found for word in words or ())
@@ -175,7 +175,7 @@ def test_the_file_composes_to_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str, on_node: bool
 ) -> None:
     env = {"LOADEDMODULES": "cuda/12:gcc", "CONDA_PREFIX": "/c"} if on_node else {}
-    site = choose(FACTS, NODE, on_node, SiteRequest(partition), env)
+    site = choose_site(FACTS, NODE, on_node, SiteRequest(partition), env)
     assert ("setup" in {key.name for key in site.keys}) is on_node
     text = render("mine", site, FACTS, date(2026, 11, 23))
     project_files.write([project_files.NewFile("conf/cluster/mine.yaml", text)], tmp_path)

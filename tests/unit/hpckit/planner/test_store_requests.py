@@ -39,7 +39,7 @@ from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.inspection.integrity_check import verify
 from checkpointing.store.read import chunk_fetcher
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, look
+from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, view_store
 from checkpointing.store.write.manifest_commit import commit, part_entries, write_part
 from checkpointing.store.write.part_writer import WrittenPart
 from hpckit.planner import store_costs
@@ -236,7 +236,7 @@ def test_what_all_ranks_read_of_it(case: CheckpointShape, monkeypatch: pytest.Mo
         assert replace(seen, get=0) == StoreRequests()
     store = Store(storage, rounds.store.record)
     known = [RunChunkIndex(store, "run") for _ in range(case.ranks)]
-    chunks = StoredChunks(store, "run", look(store, "run"))
+    chunks = StoredChunks(store, "run", view_store(store, "run"))
     storage.taken()
     for its in known:
         its.index(chunks)

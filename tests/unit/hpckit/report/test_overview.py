@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.config.spec_parser import dump_spec
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.slurm.squeue import QueueError
 from tests.unit.hpckit.report.sample_runs import ran
@@ -30,5 +30,5 @@ def test_a_run_that_has_done_all_needs_no_slurm(
     run = ran(tmp_path / "run")
     run.spec(1).write_text(dump_spec(make_spec(cluster="slurm")))
     run.verdict.write_text(json.dumps(json.loads(run.verdict.read_text()) | {"kind": kind}))
-    found = look(run, Queue())
+    found = read_overview(run, Queue())
     assert (found.state, found.problem) == (RunState.ENDED, problem)

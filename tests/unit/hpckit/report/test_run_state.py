@@ -7,7 +7,7 @@ import pytest
 from hpckit.events.event_log import Event
 from hpckit.events.schema import event_of
 from hpckit.report.progress import build_progress
-from hpckit.report.run_state import RunState, decide, is_current
+from hpckit.report.run_state import RunState, decide_state, is_current
 from hpckit.slurm.squeue import parse_queue
 
 
@@ -77,7 +77,7 @@ def test_states(
     state: RunState,
 ) -> None:
     found = None if jobs is None else parse_queue("\n".join(jobs))
-    assert decide(verdict, build_progress(events), held, starting, found) is state
+    assert decide_state(verdict, build_progress(events), held, starting, found) is state
 
 
 def test_a_verdict_from_before_the_last_supervisor_is_not_its_own() -> None:

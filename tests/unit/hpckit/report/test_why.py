@@ -14,7 +14,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState
 from hpckit.report.terminal.status_table import page_of
-from hpckit.report.why import RetryBudget, answer
+from hpckit.report.why import RetryBudget, explain_run
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.squeue import parse_queue
 from tests.unit.hpckit.specs_and_processes import make_spec
@@ -48,7 +48,7 @@ def overview(
 
 
 def facts(it: Overview, budget: RetryBudget | None = None) -> dict[str, str]:
-    return {fact.name: fact.text for fact in answer(it, budget, NOW).facts}
+    return {fact.name: fact.text for fact in explain_run(it, budget, NOW).facts}
 
 
 def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
@@ -85,7 +85,7 @@ def test_a_job_that_waits_for_excluded_nodes_is_told_with_them_and_how_to_give_t
 def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
     it = overview(RunState.DEAD, "1|TIMEOUT|1000|1900|15:00|2|low|n[1-2]|(null)|TimeLimit|t")
     assert facts(it)["why"].startswith("job 1, TIMEOUT: it ran into its time limit")
-    assert answer(it, None, NOW).commands == (
+    assert explain_run(it, None, NOW).commands == (
         "hpckit logs '/runs/t 1'",
         "hpckit resume '/runs/t 1'",
     )
@@ -101,7 +101,7 @@ def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
     assert told["where"] == "/x/a.py:3, in main"
     assert told["budget"].startswith("failed 3 times in a row")
     assert "retry.crash=2" in told["budget"]
-    assert answer(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
+    assert explain_run(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
 
 
 @pytest.mark.parametrize("kind", VerdictKind)
@@ -110,7 +110,7 @@ def test_every_kind_of_end_is_told_in_words(kind: VerdictKind) -> None:
     it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
     meaning = facts(it)["state"].partition(": ")[2]
     assert meaning.partition(",")[0] not in ("ended", "")
-    assert not any("--first-error" in line for line in answer(it, None, NOW).commands) or (
+    assert not any("--first-error" in line for line in explain_run(it, None, NOW).commands) or (
         kind is VerdictKind.PERMANENT
     )
 
@@ -250,7 +250,7 @@ def test_a_run_that_was_given_up_is_not_said_to_have_an_error() -> None:
     it = overview(RunState.ENDED, verdict=verdict)
     assert "its jobs gave no new checkpoint" in facts(it)["state"]
     assert "hpckit resume, with other values" in facts(it)["next"]
-    assert answer(it, None, NOW).commands[-1] == "hpckit resume '/runs/t 1'"
+    assert explain_run(it, None, NOW).commands[-1] == "hpckit resume '/runs/t 1'"
 
 
 HELD = {"job": "2", "reason": "JobHeldUser: its owner has put it on hold", "advice": "release it"}

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from hpckit.report import overview
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.supervisor_process import starting_since
@@ -44,4 +44,4 @@ def test_a_run_that_ends_while_it_is_looked_at_is_not_dead(
         asked.verdict.write_text(json.dumps(verdict))
 
     monkeypatch.setattr(overview, "starting_since", gone)
-    assert look(run, Queue()).state is RunState.ENDED
+    assert read_overview(run, Queue()).state is RunState.ENDED

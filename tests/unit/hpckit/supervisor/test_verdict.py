@@ -22,7 +22,7 @@ from hpckit.supervisor.verdict import (
     PastGeneration,
     budget_of,
     failures_in_a_row,
-    judge,
+    judge_generation,
     past_of,
     place_of_end,
     repeats_of,
@@ -100,7 +100,7 @@ def test_for_good_is_said_in_the_words_of_who_refused() -> None:
     """Another node's error may be of the attempt before."""
     early, late = ending(NONE, [FAILED], error=error(0, 1.0)), ending(NONE, [REFUSED])
     mine = replace(late.reports[0], node=1, error=error(1, 2.0))
-    verdict = judge(replace(early, reports=(*early.reports, mine)), [], RETRY)
+    verdict = judge_generation(replace(early, reports=(*early.reports, mine)), [], RETRY)
     assert (verdict.kind, verdict.error) == (VerdictKind.PERMANENT, error(1, 2.0))
 
 
@@ -108,7 +108,7 @@ def test_a_verdict_names_the_error_of_a_rank_and_not_what_another_one_says_of_it
     described = WorkerError(0, "OtherRankError", "rank 1: ValueError: of rank 1", "", 1.0)
     ended = ending(NONE, [FAILED, FAILED], error=described)
     late = replace(ended.reports[1], error=error(1, 2.0))
-    verdict = judge(replace(ended, reports=(ended.reports[0], late)), [], RETRY)
+    verdict = judge_generation(replace(ended, reports=(ended.reports[0], late)), [], RETRY)
     assert verdict.error == error(1, 2.0)
 
 
@@ -155,7 +155,7 @@ def test_a_verdict_names_the_error_of_a_rank_and_not_what_another_one_says_of_it
     ],
 )
 def test_each_ending_has_its_verdict(end: GenerationEnd, kind: VerdictKind, final: bool) -> None:
-    verdict = judge(end, [], RETRY)
+    verdict = judge_generation(end, [], RETRY)
     assert (verdict.kind, verdict.final) == (kind, final)
     assert verdict.reason
 
@@ -177,14 +177,14 @@ NOT_LEFT = "not every rank saved and exited"
     ],
 )
 def test_the_reason_says_what_happened(end: GenerationEnd, reason: str) -> None:
-    assert judge(end, [], RETRY).reason == reason
+    assert judge_generation(end, [], RETRY).reason == reason
 
 
 def test_the_earliest_error_of_all_nodes_is_the_cause() -> None:
     reports = tuple(
         ExitReport(n, FAILED, 5, 0, error(rank=n, time=t)) for n, t in enumerate((3.0, 1.0, 2.0))
     )
-    verdict = judge(GenerationEnd(NONE, reports, (), False), [], RETRY)
+    verdict = judge_generation(GenerationEnd(NONE, reports, (), False), [], RETRY)
     assert verdict.error == error(rank=1, time=1.0)
 
 
@@ -199,26 +199,26 @@ def test_what_fails_twice_before_the_first_step_in_the_same_words_is_permanent()
     first = at_start(error())
     words = words_before_first_step(first)
     assert words == error().words
-    assert judge(first, [], RETRY).kind is VerdictKind.CRASH
-    again = judge(first, [PastGeneration(VerdictKind.CRASH, False, words)], RETRY)
+    assert judge_generation(first, [], RETRY).kind is VerdictKind.CRASH
+    again = judge_generation(first, [PastGeneration(VerdictKind.CRASH, False, words)], RETRY)
     assert (again.kind, again.final, again.error) == (VerdictKind.PERMANENT, True, error())
     assert again.reason == (
         "rank 0: ValueError: of rank 0 (twice before the first step, with the same message)"
     )
     for from_step in (0, 20):
         end = at_start(error(), is_repeated=True, from_step=from_step)
-        assert judge(end, [], RETRY).kind is VerdictKind.PERMANENT
+        assert judge_generation(end, [], RETRY).kind is VerdictKind.PERMANENT
 
 
 def test_a_worker_that_refuses_a_repeated_error_is_quoted_with_that() -> None:
     cause = replace(error(), is_before_step=True)
     report = ExitReport(0, REFUSED, step=20, attempts=1, error=cause, is_repeated=True)
     end = replace(ending(NONE, []), reports=(report,), from_step=20)
-    verdict = judge(end, [], RETRY)
+    verdict = judge_generation(end, [], RETRY)
     assert (verdict.kind, verdict.final) == (VerdictKind.PERMANENT, True)
     assert verdict.reason == f"{cause} (twice before the first step, with the same message)"
     once = replace(end, reports=(replace(report, is_repeated=False),))
-    assert judge(once, [], RETRY).reason == str(cause)
+    assert judge_generation(once, [], RETRY).reason == str(cause)
 
 
 PASSING = replace(error(), is_passing=True)
@@ -237,7 +237,7 @@ PASSING = replace(error(), is_passing=True)
 )
 def test_what_may_be_well_next_time_is_tried_again(end: GenerationEnd) -> None:
     past = [PastGeneration(VerdictKind.CRASH, False, words_before_first_step(at_start(error())))]
-    assert judge(end, past, RETRY).kind is VerdictKind.CRASH
+    assert judge_generation(end, past, RETRY).kind is VerdictKind.CRASH
 
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 7, in main\n'
@@ -281,7 +281,7 @@ def test_what_fails_three_times_at_the_same_line_and_step_is_permanent(
     end: GenerationEnd, past: list[PastGeneration], times: int
 ) -> None:
     assert repeats_of(end, past) == times
-    verdict = judge(end, past, RETRY)
+    verdict = judge_generation(end, past, RETRY)
     assert (verdict.kind is VerdictKind.PERMANENT) is (times >= 3)
     if times >= 3:
         assert verdict.reason == (
@@ -291,7 +291,7 @@ def test_what_fails_three_times_at_the_same_line_and_step_is_permanent(
 
 
 def test_a_lost_agent_and_a_request_are_no_repetition() -> None:
-    assert judge(after_step(3, 2, lost=(AGENT,)), [], RETRY).kind is VerdictKind.INFRA
+    assert judge_generation(after_step(3, 2, lost=(AGENT,)), [], RETRY).kind is VerdictKind.INFRA
     assert place_of_end(after_step(3, 2, lost=(AGENT,))) is None
     assert place_of_end(after_step(3, 2, request=PREEMPT)) is None
 
@@ -299,7 +299,7 @@ def test_a_lost_agent_and_a_request_are_no_repetition() -> None:
 def test_memory_and_hangs_have_their_own_kinds_before_the_first_step_too() -> None:
     for cause, kind in ((GPU, VerdictKind.OOM), (HUNG, VerdictKind.HANG)):
         end = at_start(cause, is_repeated=True)
-        assert judge(end, [PastGeneration(kind, False, cause.words)], RETRY).kind is kind
+        assert judge_generation(end, [PastGeneration(kind, False, cause.words)], RETRY).kind is kind
 
 
 def test_the_words_of_an_earlier_job_count_too() -> None:
@@ -314,18 +314,18 @@ def test_the_words_of_an_earlier_job_count_too() -> None:
 
 def test_the_last_verdict_says_which_budget_was_spent() -> None:
     past = [PastGeneration(VerdictKind.CRASH, False)] * 2
-    verdict = judge(ending(NONE, [FAILED], error=error()), past, RETRY)
+    verdict = judge_generation(ending(NONE, [FAILED], error=error()), past, RETRY)
     assert verdict.final
     assert "3 times without progress" in verdict.reason
     assert "retry.crash=2" in verdict.reason
-    assert "retry.infra=0" in judge(ending(NONE, [], AGENT), [], NO_RETRY).reason
+    assert "retry.infra=0" in judge_generation(ending(NONE, [], AGENT), [], NO_RETRY).reason
 
 
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
 def test_a_preemption_never_ends_a_run(
     end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
 ) -> None:
-    verdict = judge(end, past, retry)
+    verdict = judge_generation(end, past, retry)
     if verdict.kind in LEAVES:
         assert not verdict.final
     if end.request is PREEMPT:
@@ -336,7 +336,7 @@ def test_a_preemption_never_ends_a_run(
 def test_refused_is_always_permanent_and_nothing_else_is(
     end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
 ) -> None:
-    verdict = judge(end, past, retry)
+    verdict = judge_generation(end, past, retry)
     refused = any(report.exit is REFUSED for report in end.reports)
     assert (verdict.kind is VerdictKind.PERMANENT) is refused
     assert verdict.final or not refused
@@ -346,7 +346,7 @@ def test_refused_is_always_permanent_and_nothing_else_is(
 def test_done_means_that_every_node_is_done(
     end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
 ) -> None:
-    verdict = judge(end, past, retry)
+    verdict = judge_generation(end, past, retry)
     all_done = {report.exit for report in end.reports} == {DONE} and not end.lost
     assert (verdict.kind is VerdictKind.DONE) is all_done
     assert (verdict.exit_status == 0) is all_done
@@ -368,10 +368,10 @@ def test_exactly_budget_and_one_failures_without_progress_end_a_run(
     past = [*before, PastGeneration(VerdictKind.PREEMPTED, True)]
     for number in range(budget + 1):
         for _ in range(gaps[number]):
-            verdict = judge(leaves, past, retry)
+            verdict = judge_generation(leaves, past, retry)
             assert not verdict.final
             past.append(PastGeneration(verdict.kind, False))
-        verdict = judge(FAILURES[kind], past, retry)
+        verdict = judge_generation(FAILURES[kind], past, retry)
         assert verdict.kind is kind
         assert verdict.final is (number == budget)
         past.append(PastGeneration(verdict.kind, False))
@@ -381,7 +381,7 @@ def test_exactly_budget_and_one_failures_without_progress_end_a_run(
 def test_a_failure_with_progress_ends_a_run_only_where_nothing_is_retried(
     past: list[PastGeneration], kind: VerdictKind, retry: RetrySpec
 ) -> None:
-    verdict = judge(replace(FAILURES[kind], progress=True), past, retry)
+    verdict = judge_generation(replace(FAILURES[kind], progress=True), past, retry)
     assert verdict.final is (budget_of(kind, retry) == 0)
 
 
@@ -409,7 +409,8 @@ def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
         VerdictKind.OOM: 4,
     }
     assert all(
-        f"retry.{kind}=0" in judge(end, [], NO_RETRY).reason for kind, end in FAILURES.items()
+        f"retry.{kind}=0" in judge_generation(end, [], NO_RETRY).reason
+        for kind, end in FAILURES.items()
     )
 
 
@@ -428,7 +429,7 @@ def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
 def test_a_lack_of_memory_is_told_with_what_helps(
     end: GenerationEnd, helps: str, what: str
 ) -> None:
-    verdict = judge(end, [], RETRY)
+    verdict = judge_generation(end, [], RETRY)
     assert helps in verdict.reason
     assert verdict.reason.endswith(what)
     assert (verdict.error is None) is ("kernel" in what), "peers' errors are not the cause"
@@ -437,7 +438,10 @@ def test_a_lack_of_memory_is_told_with_what_helps(
 def test_the_first_of_all_errors_decides() -> None:
     later = replace(GPU, time=2.0)
     reports = (ExitReport(0, FAILED, 5, 0, later), ExitReport(1, FAILED, 5, 0, error(1, 1.0)))
-    assert judge(GenerationEnd(NONE, reports, (), False), [], RETRY).kind is VerdictKind.CRASH
+    assert (
+        judge_generation(GenerationEnd(NONE, reports, (), False), [], RETRY).kind
+        is VerdictKind.CRASH
+    )
 
 
 def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:
@@ -486,18 +490,18 @@ def test_what_was_in_the_jobs_before_counts_until_a_person_starts_the_run_again(
 
 def test_too_few_healthy_nodes_are_the_infrastructures_fault() -> None:
     end = GenerationEnd(NONE, (), (), False, ("n1 (disk full)", "n2 (clock)"))
-    verdict = judge(end, [], RETRY)
+    verdict = judge_generation(end, [], RETRY)
     assert (verdict.kind, verdict.final) == (VerdictKind.INFRA, False)
     assert verdict.reason == "too few healthy nodes: n1 (disk full), n2 (clock)"
     end = GenerationEnd(NONE, (), (AGENT,), False, ("n1 (disk full)",))
-    assert judge(end, [], RETRY).reason.endswith(f"n1 (disk full); lost {AGENT}")
-    assert judge(end, [PastGeneration(VerdictKind.INFRA, False)] * 10, RETRY).final
+    assert judge_generation(end, [], RETRY).reason.endswith(f"n1 (disk full); lost {AGENT}")
+    assert judge_generation(end, [PastGeneration(VerdictKind.INFRA, False)] * 10, RETRY).final
     asked = GenerationEnd(PREEMPT, (), (), False, ("n1 (disk full)",))
-    assert judge(asked, [], RETRY).kind is VerdictKind.PREEMPTED
+    assert judge_generation(asked, [], RETRY).kind is VerdictKind.PREEMPTED
 
 
 def test_all_that_a_generation_lacked_is_told() -> None:
     lacking = replace(ending(NONE, [], AGENT), unhealthy=("n3 (disk)",), absent=("node 1 (no)",))
-    assert judge(lacking, [], RETRY).reason == (
+    assert judge_generation(lacking, [], RETRY).reason == (
         f"too few healthy nodes: n3 (disk); no agent started on node 1 (no); lost {AGENT}"
     )

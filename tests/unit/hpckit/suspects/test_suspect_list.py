@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hpckit.config.spec import SuspectsSpec
 from hpckit.slurm.node_exclusion import ExcludableNode, PartitionNodes
-from hpckit.submit.exclusion.suspect_exclusion import SuspectExclusion, choose
+from hpckit.submit.exclusion.suspect_exclusion import SuspectExclusion, choose_suspects
 from hpckit.suspects import suspect_folder as module
 from hpckit.suspects.suspect_folder import SuspectFolder, SuspectListError, read_view
 from hpckit.suspects.suspect_hook import run_hook
@@ -141,17 +141,17 @@ def test_what_a_new_job_does_without(
     count: int, fewest: int, is_possible: bool, hosts: tuple[str, ...], note: str | None
 ) -> None:
     suspects = view_of([REPORT], NOW).suspects
-    found = choose(suspects, nodes(count), fewest, lambda hosts: is_possible)
+    found = choose_suspects(suspects, nodes(count), fewest, lambda hosts: is_possible)
     assert found.hosts == hosts
     assert [line[: len(note or "")] for line in found.notes] == ([note] if note else [])
 
 
 def test_those_that_are_too_many_are_named() -> None:
     suspects = view_of([suspect(f"n{i}", "/r/a") for i in (1, 2)], NOW).suspects
-    found = choose(suspects, nodes(4), 1, lambda hosts: True)
+    found = choose_suspects(suspects, nodes(4), 1, lambda hosts: True)
     assert len(found.hosts) == 1
     assert "so many nodes are hardly bad at once" in found.notes[-1]
-    assert choose([], nodes(4), 1, lambda hosts: True) == SuspectExclusion()
+    assert choose_suspects([], nodes(4), 1, lambda hosts: True) == SuspectExclusion()
 
 
 @pytest.mark.parametrize(

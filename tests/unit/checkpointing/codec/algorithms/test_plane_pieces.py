@@ -10,7 +10,7 @@ from checkpointing.codec.algorithms.plane_pieces import (
     PlanePiece,
     PlaneSample,
     cut,
-    look,
+    sample_planes,
 )
 
 DENSE = PlaneSample(bits=8.0, zeros=0.0)
@@ -76,7 +76,7 @@ def test_when_a_plane_pays(plane: PlaneSample, pays: bool, form: PieceEncoding) 
 def test_look_measures_entropy() -> None:
     rng = np.random.default_rng(0)
     low, high = rng.integers(0, 256, 1 << 16), rng.choice([0, 1], 1 << 16, p=[0.75, 0.25])
-    planes = look((low | high << 8).astype("<u2"))
+    planes = sample_planes((low | high << 8).astype("<u2"))
     assert planes[0].bits == pytest.approx(8, abs=0.01)
     assert planes[1].bits == pytest.approx(0.75 * np.log2(4 / 3) + 0.25 * 2, abs=0.01)
     assert planes[1].zeros == pytest.approx(0.75, abs=0.01)
@@ -84,4 +84,4 @@ def test_look_measures_entropy() -> None:
 
 def test_few_noisy_words_do_not_look_skewed() -> None:
     words = np.random.default_rng(0).integers(0, 256, 512).astype(np.uint8)
-    assert not look(words)[0].pays
+    assert not sample_planes(words)[0].pays

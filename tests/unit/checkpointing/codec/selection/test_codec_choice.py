@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from checkpointing.codec import CodecChoice, CodecChooser, CodecMeasurement, WordLayout, choose
+from checkpointing.codec import (
+    CodecChoice,
+    CodecChooser,
+    CodecMeasurement,
+    WordLayout,
+    choose_codec,
+)
 from checkpointing.codec.selection.codec_choice import (
     DELTA,
     GROUPS,
@@ -55,7 +61,7 @@ def shares(**share: float) -> dict[CodecChoice, CodecMeasurement]:
 def test_choose(
     measured: dict[CodecChoice, CodecMeasurement], with_base: bool, way: CodecChoice
 ) -> None:
-    assert choose(measured, with_base=with_base) == way
+    assert choose_codec(measured, with_base=with_base) == way
 
 
 def weights(seed: int, count: int = 1 << 18) -> bytes:
@@ -155,7 +161,7 @@ class TestChooser:
         chooser = CodecChooser(clock=no_time)
         for number, raw in enumerate(_odd()):
             way = chooser.way(f"odd{number}", raw, LAYOUT, bytes(len(raw)))
-            assert way == choose(chooser.measured()[f"odd{number}"])
+            assert way == choose_codec(chooser.measured()[f"odd{number}"])
 
     def test_small_tensors_do_not_speak_for_large_ones(self) -> None:
         chooser = CodecChooser(share=1.0, clock=no_time)

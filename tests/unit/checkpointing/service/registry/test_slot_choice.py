@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, choose
+from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, choose_next_slot
 
 NOT_EMPTY = [state for state in SlotState if state is not SlotState.EMPTY]
 
@@ -24,13 +24,13 @@ def slots(draw: st.DrawFn, least: int = 1, *, writing: bool = True) -> list[Slot
 
 @given(slots())
 def test_what_is_being_written_stays(given: list[SlotStatus]) -> None:
-    chosen = choose(given)
+    chosen = choose_next_slot(given)
     assert chosen is None or given[chosen].state is not SlotState.WRITING
 
 
 @given(slots(least=2))
 def test_the_newest_whole_snapshot_stays(given: list[SlotStatus]) -> None:
-    chosen = choose(given)
+    chosen = choose_next_slot(given)
     newest = max((s.order for s in given if s.state in NOT_EMPTY), default=None)
     assert chosen is None or given[chosen].state is SlotState.EMPTY or given[chosen].order != newest
 
@@ -39,7 +39,7 @@ def test_the_newest_whole_snapshot_stays(given: list[SlotStatus]) -> None:
 def test_with_two_slots_and_nothing_being_written_there_is_always_one(
     given: list[SlotStatus],
 ) -> None:
-    assert choose(given) is not None
+    assert choose_next_slot(given) is not None
 
 
 @given(slots(least=3))
@@ -47,14 +47,14 @@ def test_with_three_slots_and_one_being_written_there_is_always_one(
     given: list[SlotStatus],
 ) -> None:
     if sum(slot.state is SlotState.WRITING for slot in given) <= 1:
-        assert choose(given) is not None
+        assert choose_next_slot(given) is not None
 
 
 @given(slots())
 def test_a_waiting_snapshot_goes_only_for_want_of_another_and_the_oldest_first(
     given: list[SlotStatus],
 ) -> None:
-    chosen = choose(given)
+    chosen = choose_next_slot(given)
     if chosen is None or given[chosen].state is not SlotState.WAITING:
         return
     assert len(given) > 1
@@ -65,7 +65,7 @@ def test_a_waiting_snapshot_goes_only_for_want_of_another_and_the_oldest_first(
 
 
 def test_a_single_slot_is_filled_anew_only_when_nothing_is_lost() -> None:
-    free = {state: choose([SlotStatus(state, 1, 0)]) for state in SlotState}
+    free = {state: choose_next_slot([SlotStatus(state, 1, 0)]) for state in SlotState}
     assert free == {
         SlotState.EMPTY: 0,
         SlotState.LOST: 0,

@@ -21,7 +21,12 @@ from checkpointing.store.deletion import deletion_marks
 from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import ChunkIndex, RunChunkIndex, StoredChunks, look
+from checkpointing.store.write.chunk_index import (
+    ChunkIndex,
+    RunChunkIndex,
+    StoredChunks,
+    view_store,
+)
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.schedules.scheduler import Scheduler
@@ -143,7 +148,7 @@ def test_what_a_rank_wrote_is_forgotten_with_its_checkpoint(store: Store) -> Non
 
 def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
     saves.save_all(store, RUN, {1: V})
-    seen = StoredChunks(store, RUN, look(store, RUN))
+    seen = StoredChunks(store, RUN, view_store(store, RUN))
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
     deletion_marks.write(store, packs=[pack])
     assert len(_known(RunChunkIndex(store, RUN).index(seen), store)) == 2
@@ -153,7 +158,7 @@ def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
 def test_ranks_that_share_a_view_read_the_manifest_once(store: Store) -> None:
     saves.save_all(store, RUN, {1: V})
     fresh = Store.at(store.storage)
-    seen = StoredChunks(fresh, RUN, look(fresh, RUN))
+    seen = StoredChunks(fresh, RUN, view_store(fresh, RUN))
     first, second = RunChunkIndex(fresh, RUN), RunChunkIndex(fresh, RUN)
     with mock.patch.object(fresh.storage, "get_range", wraps=fresh.storage.get_range) as reads:
         index = first.index(seen)

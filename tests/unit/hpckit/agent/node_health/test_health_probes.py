@@ -10,10 +10,10 @@ import pytest
 
 from hpckit.agent.node_health.health_probes import (
     free_bytes,
-    look,
     node_problems,
     output,
     probe_in_parallel,
+    probe_node,
     read,
     write,
 )
@@ -86,7 +86,7 @@ def test_gpus_that_are_another_jobs_are_none_of_its_affair(
 ) -> None:
     put(tools, "nvidia-smi", HEALTHY)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    facts = look(make_spec({"cluster.device": device}, "slurm"), RunDir(tmp_path))
+    facts = probe_node(make_spec({"cluster.device": device}, "slurm"), RunDir(tmp_path))
     assert (facts.gpus is not None) is looks
 
 
@@ -115,7 +115,7 @@ def test_what_is_missing_full_or_closed_is_told(tmp_path: Path, tools: Path) -> 
     nothing = {"gpus": False, "ecc_errors": None, "xids": False, "disk_free_gib": None}
     nothing |= {"mounts": False}
     changes = {f"health.{key}": value for key, value in nothing.items()}
-    assert look(make_spec({"cluster.device": "cuda", **changes}), run) == NodeFacts()
+    assert probe_node(make_spec({"cluster.device": "cuda", **changes}), run) == NodeFacts()
 
 
 def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.config.parallel_degrees import degrees, describe
+from hpckit.config.parallel_degrees import degrees, describe_layout
 from hpckit.config.spec import ParallelSpec
 from tests.unit.hpckit.specs_and_processes import make_spec, violations_of
 
@@ -110,7 +110,7 @@ def test_what_works_is_let_through(changes: dict[str, Any]) -> None:
 
 def test_it_is_called_ep() -> None:
     spec = make_spec({**FOUR, "parallel.expert": 2}, model="gpt_moe_nano")
-    assert describe(spec.parallel, 4) == "ep 2, fsdp"
+    assert describe_layout(spec.parallel, 4) == "ep 2, fsdp"
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 24))

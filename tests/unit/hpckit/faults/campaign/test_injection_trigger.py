@@ -12,7 +12,7 @@ from hpckit.faults.campaign import injection_trigger
 from hpckit.faults.campaign.injection_trigger import InjectionTrigger
 from hpckit.faults.fault_plan import DrillError
 from hpckit.faults.site_faults import SiteFaultSet
-from hpckit.report.overview import Queue, look
+from hpckit.report.overview import Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import checkpoint_root
 from tests.unit.hpckit.report.sample_runs import ran, submitted
@@ -40,7 +40,7 @@ def test_a_job_on_its_way_back_to_the_queue_is_not_over(
     monkeypatch.setattr("hpckit.faults.campaign.injection_trigger.time.monotonic", lambda: now_s)
     run = submitted(tmp_path / "run")
     follower = InjectionTrigger(run, SiteFaultSet({}, Path()), print)
-    here = look(run, Queue())
+    here = read_overview(run, Queue())
     assert (here.state, here.is_slurm) == (RunState.DEAD, False)
     assert follower._is_over(here), "on this machine nothing comes back by itself"
     assert here.spec is not None
@@ -56,12 +56,15 @@ def test_a_job_on_its_way_back_to_the_queue_is_not_over(
     ):
         now_s += seconds
         assert follower._is_over(it) is is_over
-    assert follower._is_over(look(ran(tmp_path / "ended"), Queue()))
+    assert follower._is_over(read_overview(ran(tmp_path / "ended"), Queue()))
 
 
 def test_a_checkpoint_is_damaged_only_where_another_one_is_left(tmp_path: Path) -> None:
     run = ran(tmp_path / "run")
-    trigger, here = InjectionTrigger(run, SiteFaultSet({}, Path()), print), look(run, Queue())
+    trigger, here = (
+        InjectionTrigger(run, SiteFaultSet({}, Path()), print),
+        read_overview(run, Queue()),
+    )
     assert here.spec is not None
     steps = Path(checkpoint_root(here.spec, run)) / "runs/r/steps"
     steps.mkdir(parents=True)

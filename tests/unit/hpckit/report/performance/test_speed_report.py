@@ -16,7 +16,13 @@ from hpckit.events.schema import event_of
 from hpckit.events.step_phases import NAMES, PARTS, Part
 from hpckit.report.history import build_history
 from hpckit.report.performance.bottleneck import PARTS as LOOPS
-from hpckit.report.performance.bottleneck import WELL, LimitingLoop, advice, bottleneck, describe
+from hpckit.report.performance.bottleneck import (
+    WELL,
+    LimitingLoop,
+    advice,
+    bottleneck,
+    describe_bottleneck,
+)
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
 from hpckit.report.performance.speed_report import speed_facts, speed_record
 from hpckit.submit.compose import compose_spec
@@ -111,13 +117,13 @@ def test_of_several_the_one_that_takes_most() -> None:
     seconds: dict[Part, float] = {"data_wait": 0.2, "checkpoint_stall": 0.3, "compute": 0.5}
     it = spent(seconds)
     assert bottleneck(it) is LimitingLoop.STORAGE
-    assert describe(it, LimitingLoop.STORAGE).startswith("storage: 30% ")
+    assert describe_bottleneck(it, LimitingLoop.STORAGE).startswith("storage: 30% ")
 
 
 def test_what_the_training_function_does_not_say_is_not_guessed() -> None:
     it = spent({"data_wait": 0.01, "other": 0.99})
     assert bottleneck(it) is None
-    assert "run.timed" in describe(it, None)
+    assert "run.timed" in describe_bottleneck(it, None)
     assert advice(it, None, None) == []
     assert bottleneck(spent({"data_wait": 0.5, "other": 0.5})) is LimitingLoop.INPUT
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from hpckit.events.event_log import EventLog
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.report.terminal.run_summary import show
 from hpckit.report.terminal.status_table import table_of
@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> list[Overview]:
     known |= {"step_time": 329.0, "generation": 12}
     found = []
     for name in ("gpt-1a2b3c4d", LONG):
-        it = look(submitted(tmp_path / name), Queue())
+        it = read_overview(submitted(tmp_path / name), Queue())
         jobs = tuple(job(number) for number in ("1234567", "1234568"))
         progress = replace(it.progress, **known)
         found.append(replace(it, state=RunState.RUNNING, progress=progress, jobs=jobs))

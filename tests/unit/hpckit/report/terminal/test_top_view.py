@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hpckit.events.schema import StragglerCost, event_of
 from hpckit.report.interruptions import RunInterruption
-from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.overview import Overview, Queue, read_overview
 from hpckit.report.run_state import RunState
 from hpckit.report.terminal.sparkline import sparkline
 from hpckit.report.terminal.top_curves import curves_of
@@ -33,7 +33,9 @@ NOW = 330.0
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Overview:
-    return look(submitted(tmp_path / "gpt-pretraining-on-all-of-the-web-1a2b3c4d"), Queue())
+    return read_overview(
+        submitted(tmp_path / "gpt-pretraining-on-all-of-the-web-1a2b3c4d"), Queue()
+    )
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from hpckit.supervisor.node_selection.straggler_eviction import (
     decide_eviction,
     eviction_result,
 )
-from hpckit.supervisor.verdict import GenerationEnd, PastGeneration, judge
+from hpckit.supervisor.verdict import GenerationEnd, PastGeneration, judge_generation
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 ELASTIC = ElasticSpec(spares=1, min_nodes=None, scale_lr=None, evict_stragglers="spare")
@@ -318,7 +318,7 @@ def test_an_eviction_is_a_verdict_after_which_the_job_continues() -> None:
     spec = make_spec()
     why = "n1 is slow"
     end = GenerationEnd(WorkerRequest.PREEMPT, (), (), True, eviction=why)
-    verdict = judge(end, (), spec.retry)
+    verdict = judge_generation(end, (), spec.retry)
     assert (verdict.kind, verdict.final) == (VerdictKind.EVICTED, False)
     assert verdict.reason.startswith(f"{why}; ")
     history = GenerationHistory([PastGeneration(verdict.kind, True)])
@@ -326,5 +326,5 @@ def test_an_eviction_is_a_verdict_after_which_the_job_continues() -> None:
     assert history.has_to_leave(WorkerRequest.PREEMPT)
     history.is_evicted_by_next_job = True
     assert history.has_to_leave(WorkerRequest.NONE)
-    stopped = judge(replace(end, request=WorkerRequest.STOP), (), spec.retry)
+    stopped = judge_generation(replace(end, request=WorkerRequest.STOP), (), spec.retry)
     assert stopped.kind is VerdictKind.STOPPED
