@@ -78,8 +78,9 @@ def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
     parts = [int(quota) for quota in quotas]
     for dataset, quota in enumerate(quotas):
         if 0 < quota < 1:  # it might be rounded to 0, and the dataset would never come
+            shown = [float(one) if isinstance(one, Fraction) else one for one in weights]
             raise ValueError(
-                f"a weight of {weights[dataset]} among {list(weights)} is less than a share of "
+                f"a weight of {shown[dataset]} among {shown} is less than a share of "
                 f"{1 / PARTS:g}; use at least that, or 0 to leave the dataset out"
             )
     by_rest = sorted(range(len(parts)), key=lambda d: (parts[d] - quotas[d], d))

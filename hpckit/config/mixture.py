@@ -45,7 +45,7 @@ class PlannedStage(NamedTuple):
 class SourcePlan(NamedTuple):
     """What a run is expected to take of one source."""
 
-    samples: int
+    samples: float
     epochs: float
 
 
@@ -185,14 +185,26 @@ def end_position(spec: RunSpec, plan: Sequence[PlannedStage], sizes: Sequence[So
     raise AssertionError
 
 
+def shares(plan: Sequence[PlannedStage], end: int) -> list[float]:
+    """Returns how many of the first `end` samples are of each source, by its shares: up to the end
+    of a block, the samples themselves may be others of the block."""
+    found = [Fraction(0)] * len(plan[0].weights)
+    for stage, later in pairwise([*plan, None]):
+        assert stage is not None
+        last = end if later is None else min(end, later.position)
+        count = Fraction(max(0, last - stage.position)) / sum(stage.weights)
+        found = [have + count * weight for have, weight in zip(found, stage.weights, strict=True)]
+    return [float(count) for count in found]
+
+
 def source_plans(
-    spec: RunSpec, consumed: Sequence[int], sizes: Sequence[SourceSize]
+    spec: RunSpec, consumed: Sequence[float], sizes: Sequence[SourceSize]
 ) -> tuple[dict[str, SourcePlan], list[str]]:
     """Returns what the run takes of each source, by name, and the problems: it would take more than
     budgets and epochs allow.
 
     Args:
-        consumed: samples of each source that all steps of the run take.
+        consumed: samples of each source that all steps of the run take, by `shares`.
     """
     mixture = spec.data.mixture
     assert mixture is not None
@@ -207,16 +219,16 @@ def source_plans(
                 f"that {source.shards} has; to read it {source.budget / have:.2f} times, set "
                 f"{source_keys(name)}.epochs"
             )
-        elif most_epochs and count > size.samples * most_epochs + mixture.block:
+        elif most_epochs and count > _with_slack(mixture, size.samples * most_epochs):
             problems.append(
                 f"{source_keys(name)}: {spec.train.steps} steps read it {count / size.samples:.2f} "
                 f"times, and it may be read {most_epochs:g} times; use fewer steps, a smaller "
                 "share, or more epochs"
             )
-        elif source.budget is not None and count > _samples_of(mixture, source.budget, size) + (
-            mixture.block
+        elif source.budget is not None and count > _with_slack(
+            mixture, _samples_of(mixture, source.budget, size)
         ):
-            taken = count if mixture.unit == "samples" else int(count * size.mean_tokens)
+            taken = int(count * (1 if mixture.unit == "samples" else size.mean_tokens))
             problems.append(
                 f"{source_keys(name)}.budget: {spec.train.steps} steps take {taken:,} {what}, more "
                 f"than {source.budget:,}; use fewer steps, or larger budgets"
@@ -309,6 +321,12 @@ def _amount(mixture: MixtureSpec, size: SourceSize) -> tuple[int, str]:
 
 def _samples_of(mixture: MixtureSpec, budget: int, size: SourceSize) -> float:
     return budget if mixture.unit == "samples" else float(budget / size.mean_tokens)
+
+
+def _with_slack(mixture: MixtureSpec, samples: float) -> float:
+    """Returns how many samples may be planned where so many are allowed: what the run takes is
+    known up to the padding of packed documents, and up to a block."""
+    return samples + min(mixture.block, 1 + samples / 50)
 
 
 def _source_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:

@@ -21,6 +21,7 @@ from hpckit.config.mixture import (
     SourceSize,
     end_position,
     options_of,
+    shares,
     source_keys,
     source_plans,
     stages,
@@ -182,13 +183,13 @@ def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[st
     try:
         plan = stages(spec, sizes)
         segments = [segment(stage.position, stage.weights) for stage in plan]
-        mixed = Mixture(segments, block=mixture.block)
+        Mixture(segments, block=mixture.block)
     except ValueError as error:
         text = str(error)
         return [text if text.startswith(KEY) else f"{KEY}: {text}"], []
     if is_continued:
         return [], []
-    consumed = mixed.consumed(end_position(spec, plan, sizes)).tolist()
+    consumed = shares(plan, end_position(spec, plan, sizes))
     plans, problems = source_plans(spec, consumed, sizes)
     epochs = ", ".join(f"{each.epochs:.3g} of {name}" for name, each in plans.items())
     return problems, [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -280,6 +281,8 @@ def test_a_weight_is_never_rounded_to_0(tiny: float) -> None:
     with pytest.raises(ValueError, match="less than a share of 1e-09"):
         segment(0, [1, tiny])
     assert segment(0, [1, 1.001e-9]).parts[1] == 1
+    with pytest.raises(ValueError, match=r"a weight of 2e-10 among \[1\.0, 2e-10\] is less"):
+        segment(0, [Fraction(1), Fraction(1, 5 * 10**9)])
     assert segment(0, [1, 0]).parts[1] == 0
 
 

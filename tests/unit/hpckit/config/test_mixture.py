@@ -16,6 +16,7 @@ from hpckit.config.mixture import (
     SourceSize,
     change_problems,
     end_position,
+    shares,
     source_plans,
     stages,
     stages_from,
@@ -269,14 +270,13 @@ def test_a_stage_by_steps_of_samples_begins_at_their_position() -> None:
     )
 
 
-def problems_of(steps: int, **sources: dict[str, Any]) -> list[str]:
+def problems_of(steps: int, block: int = 10, **sources: dict[str, Any]) -> list[str]:
     made = {name: MixtureSourceSpec(**{**TWO[name], **of}) for name, of in sources.items()}
-    spec = with_mixture(SPEC, sources=made, block=10)
+    spec = with_mixture(SPEC, sources=made, block=block)
     train = replace(spec.train, steps=steps, global_batch=10)
     spec = replace(spec, data=replace(spec.data, text="bytes"), train=train)
     plan = stages(spec, SIZES)
-    mixture = Mixture([segment(stage.position, stage.weights) for stage in plan], block=10)
-    consumed = mixture.consumed(end_position(spec, plan, SIZES)).tolist()
+    consumed = shares(plan, end_position(spec, plan, SIZES))
     return source_plans(spec, consumed, SIZES)[1]
 
 
@@ -295,6 +295,40 @@ def test_budgets_and_epochs_are_compared_with_what_the_run_takes() -> None:
     assert problems_of(10, web=web, code={**code, "budget": 101, "epochs": 2.0}) == []
     (line,) = problems_of(100, web={}, code={"epochs": 1.5})
     assert line.startswith("data.mixture.sources.code: 100 steps read it 2.50 times, and it may")
+
+
+def test_budgets_and_epochs_of_sources_smaller_than_a_block_are_kept() -> None:
+    no_weight = {"weight": None}
+    web, code = {**no_weight, "budget": 60}, {**no_weight, "budget": 20}
+    assert problems_of(8, block=1024, web=web, code=code) == []
+    (line, other) = problems_of(16, block=1024, web=web, code=code)
+    assert "16 steps take 120 samples, more than 60" in line
+    assert "16 steps take 40 samples, more than 20" in other
+    (line,) = problems_of(100, block=1024, web={}, code={"epochs": 2.0})
+    assert line.startswith("data.mixture.sources.code: 100 steps read it 2.50 times, and it may")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.tuples(*[st.integers(0, 9)] * 2)), min_size=1),
+    st.integers(0, 3000),
+)
+@settings(max_examples=times(20))
+def test_shares_are_what_a_mixture_reads_up_to_a_block(
+    given_: list[tuple[int, tuple[int, int]]], end: int
+) -> None:
+    position, plan = 0, list[PlannedStage]()
+    for gap, weights in given_:
+        if any(weights):
+            plan.append(PlannedStage(position, tuple(map(Fraction, weights))))
+            position += gap
+    if not plan:
+        return
+    mixture = Mixture([segment(*stage) for stage in plan], block=16)
+    read = mixture.consumed(end).tolist()
+    found = shares(plan, end)
+    assert sum(found) == pytest.approx(end)
+    for have, want in zip(found, read, strict=True):
+        assert abs(have - want) <= 16 * len(plan)
 
 
 def mixture_of(**changes: Any) -> MixtureSpec:

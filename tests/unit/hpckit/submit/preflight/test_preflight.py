@@ -172,7 +172,7 @@ def test_a_mixture_is_compared_with_its_sources(project: Project) -> None:
     problems, (note,) = look_at_mixture(base, web=web, code=code)
     assert problems == []
     # 3 steps of 16 windows of 65 tokens are 3,120 tokens, half of each
-    assert note == "data.mixture: 3 steps are about these epochs: 0.648 of web, 0.49 of code"
+    assert note == "data.mixture: 3 steps are about these epochs: 0.65 of web, 0.487 of code"
     (line,), _ = look_at_mixture(base, web=web, code={**code, "shards": "cod.bin"})
     assert line.startswith("data.mixture.sources.code.shards: ")
     (line,), _ = look_at_mixture(base, web=web, code={**code, "weight": 1e-4})
