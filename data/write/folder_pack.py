@@ -266,15 +266,15 @@ def _warn_of_merged_files(source: Path, plan: FolderPlan) -> None:
     if found := look_alike(plan.samples):
         one, two = found[0]
         _log.warning(
-            "%s: %d samples have several files of one type, such as %s and %s, which both belong "
+            "%s: %s files that look like several samples, such as %s and %s, which both belong "
             "to sample %s, because a key ends at the first dot; if they are samples of their own, "
             "rename them, such as to %s",
             source,
-            len(found),
+            "1 sample has" if len(found) == 1 else f"{len(found)} samples have",
             one.name,
             two.name,
             one.key,
-            _without_inner_dots(one),
+            _without_inner_dots(one if "." in one.extension else two),
         )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, islice, pairwise
 from pathlib import Path
 
 from blake3 import blake3
@@ -17,6 +17,10 @@ from data.index.tar.member_names import RESERVED_EXTENSIONS, is_meta, split_name
 
 FOLDER_LINK, BROKEN_LINK = "link to a folder", "broken link"
 """Reasons for which entries of a folder are skipped, and which its owner may not expect."""
+
+_LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""Errors of a link that refers to nothing: also through a file, to itself, or by a name that cannot
+exist."""
 
 
 @dataclass(frozen=True, order=True)
@@ -76,18 +80,23 @@ def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -
 
 
 def look_alike(samples: Sequence[Sequence[SourceFile]]) -> list[tuple[SourceFile, SourceFile]]:
-    """Return of each sample that has two files of one type, such as `report.2020.txt` and
-    `report.2021.txt`, the first two such files: they may have been meant as two samples."""
-    found = []
+    """Return of each sample two files that may have been meant as two samples, if it has such: two
+    of one type, as `report.2020.txt` and `report.2021.txt`, or two with different numbers after the
+    first dot, as `report.2020.txt` and `report.2021.json`."""
+    found = list[tuple[SourceFile, SourceFile]]()
     for sample in samples:
-        by_type: dict[str, SourceFile] = {}
-        for file in sample:
-            stem, _, kind = file.extension.rpartition(".")
-            first = by_type.setdefault(kind, file) if stem else file
-            if first is not file:
-                found.append((first, file))
-                break
+        pairs = ((one, two) for one, two in combinations(sample, 2) if _may_be_two(one, two))
+        found += islice(pairs, 1)
     return found
+
+
+def _may_be_two(one: SourceFile, two: SourceFile) -> bool:
+    stem, _, kind = one.extension.rpartition(".")
+    other_stem, _, other_kind = two.extension.rpartition(".")
+    numbers = stem[:1].isdigit() + other_stem[:1].isdigit()
+    if stem == other_stem:
+        return False
+    return (kind == other_kind and (numbers > 0 or bool(stem and other_stem))) or numbers == 2
 
 
 def _select(
@@ -100,7 +109,7 @@ def _select(
         try:
             status = path.stat()
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ELOOP) or not path.is_symlink():
+            if error.errno not in _LEADS_NOWHERE or not path.is_symlink():
                 raise
             skipped[BROKEN_LINK] += 1
             continue
@@ -140,6 +149,6 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself
+        if error.errno in _LEADS_NOWHERE:
             return False
         raise

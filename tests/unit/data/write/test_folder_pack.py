@@ -168,26 +168,36 @@ def test_a_link_to_nothing_is_skipped_with_a_warning(
     source = fill(tmp_path / "src", {"a.txt": b"a", "sub/b.txt": b"b"})
     (source / "dangling.txt").symlink_to(tmp_path / "nowhere")
     (source / "sub/loop.txt").symlink_to("loop.txt")
+    (source / "through-a-file.txt").symlink_to("a.txt/b")
+    (source / "too-long.txt").symlink_to("x" * 300)
     report = pack_folder(source, tmp_path / "out")
-    assert (report.samples, report.skipped) == (2, {"broken link": 2})
-    assert "2 links to files that do not exist were skipped" in caplog.text
+    assert (report.samples, report.skipped) == (2, {"broken link": 4})
+    assert "4 links to files that do not exist were skipped" in caplog.text
 
 
-def test_files_of_one_type_in_one_sample_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "several",
+    [
+        ("report.2020.txt", "report.2021.txt"),
+        ("report.2020.txt", "report.2021.json"),
+        ("report.txt", "report.2020.txt"),
+        ("report.draft.txt", "report.final.txt"),
+    ],
+)
+def test_files_of_one_sample_that_look_like_several_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, several: tuple[str, str]
 ) -> None:
-    several = {"report.2020.txt": b"a", "report.2021.txt": b"b", "v1.0.npy": b"", "v1.1.npy": b""}
-    usual = {"1.seg.png": b"", "1.png": b"", "1.json": b"", "2.a.txt": b"", "2.b.json": b""}
-    report = pack_folder(fill(tmp_path / "src", several | usual), tmp_path / "out")
-    assert report.samples == 4
-    assert (
-        "2 samples have several files of one type, such as report.2020.txt and report.2021.txt, "
-        "which both belong to sample report" in caplog.text
-    )
-    assert "such as to report-2020.txt" in caplog.text
-    caplog.clear()
-    pack_folder(fill(tmp_path / "src2", usual), tmp_path / "out2")
+    usual = ["1.seg.png", "1.png", "1.json", "2.a.txt", "2.b.json", "3.720p.mp4", "3.json"]
+    pack_folder(fill(tmp_path / "src", dict.fromkeys(usual, b"")), tmp_path / "out")
     assert not caplog.text
+    files = dict.fromkeys([*usual, *several], b"")
+    report = pack_folder(fill(tmp_path / "src2", files), tmp_path / "out2")
+    assert report.samples == 4
+    assert "1 sample has files that look like several samples, such as report." in caplog.text
+    assert all(name in caplog.text for name in several)
+    more = {**files, "other.1.txt": b"", "other.2.txt": b""}
+    pack_folder(fill(tmp_path / "src3", more), tmp_path / "out3")
+    assert "2 samples have files that look like several samples" in caplog.text
 
 
 def test_a_file_that_changes_while_packing_is_named(tmp_path: Path) -> None:
