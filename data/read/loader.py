@@ -128,9 +128,26 @@ class Loader(Iterable[Batch]):
 
         Each rank gets the same number of batches, of the same number of samples, so that
         collectives match: `mask` is False for samples that only fill up, and has to be applied to
-        sums and counts. `options` are further fields of `LoaderOptions`. Raises DataError.
+        sums and counts. `options` are further fields of `LoaderOptions`. Raises DataError, also for
+        those with which samples would be left out or come twice.
         """
-        fields = {"shuffle": False, "epochs": 1, "tail": "pad", "uneven": "pad", **options}
+        if not isinstance(dataset, Dataset):
+            raise DataError(
+                "for_evaluation takes one dataset, which open_dataset returns; of a mixture, "
+                "evaluate each dataset on its own"
+            )
+        fixed = {"epochs": 1, "tail": "pad", "uneven": "pad"}
+        for name, value in fixed.items():
+            if options.get(name, value) != value:
+                raise DataError(
+                    f"for_evaluation delivers each sample once, by {name}={value!r}; got "
+                    f"{name}={options[name]!r}, which `Loader` takes"
+                )
+        if options.get("errors") == "substitute":
+            raise DataError(
+                'for_evaluation: errors="substitute" delivers another sample twice; use "skip"'
+            )
+        fields = {"shuffle": False, **options, **fixed}
         return cls(dataset, global_batch=global_batch, rank=rank, world_size=world_size, **fields)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -146,7 +146,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             raise TypeError(
                 "samples are left out, so their number is not known: use with_length(n)"
             )
-        if self.pipeline.open().samples == MAX_POSITION:
+        is_mixed = self.pipeline.open().samples == MAX_POSITION
+        if is_mixed and settings.items is None:
             raise TypeError("a mixture does not end, so it has no length: use with_epoch(n)")
         found = self.pipeline.pass_from(self._cursor if at is None else at)
         begin = self.pipeline.steps.begin_of_pass(found.position)

@@ -13,7 +13,17 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from data import Dataset, Loader, Packing, StreamingDataset, WebLoader, mixed, open_dataset
+from data import (
+    DataError,
+    Dataset,
+    Loader,
+    Packing,
+    StreamingDataset,
+    WebLoader,
+    from_wds,
+    mixed,
+    open_dataset,
+)
 from tests.unit.data.tars import write_tar
 
 N = 23
@@ -165,6 +175,21 @@ def test_an_evaluation_counts_each_sample_once_on_any_world(
     assert means == pytest.approx(np.ones_like(means))
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("epochs", 2), ("epochs", None), ("tail", "straddle"), ("uneven", "ragged")],
+)
+def test_an_evaluation_refuses_what_would_repeat_samples(
+    dataset: Dataset, option: str, value: Any
+) -> None:
+    with pytest.raises(DataError, match=f"each sample once, by {option}="):
+        Loader.for_evaluation(dataset, global_batch=4, **{option: value})
+    with pytest.raises(DataError, match="another sample twice"):
+        Loader.for_evaluation(dataset, global_batch=4, errors="substitute")
+    with pytest.raises(DataError, match="evaluate each dataset on its own"):
+        Loader.for_evaluation(mixed([dataset], [1]), global_batch=4)  # type: ignore[arg-type]
+
+
 def test_the_number_of_packed_sequences_is_not_known_before(
     dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -232,6 +257,24 @@ def test_a_pass_that_reaches_into_the_next_epoch_has_its_length_at_its_end(
     of = StreamingDataset(urls, tail="straddle").to_tuple("__key__").batched(4)
     assert len(list(islice(of, 6))) == 6
     assert (len(of), of.steps_done) == (6, 6)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_passes_of_a_mixture_have_a_length(dataset: Dataset, world: int) -> None:
+    wds = pytest.importorskip("webdataset")
+    urls = list(dataset.manifest.urls)
+
+    def loader(rank: int) -> WebLoader:
+        one = wds.WebDataset(urls, shardshuffle=False).to_tuple("__key__")
+        mix = from_wds(wds.RandomMix([one, one]), rank=rank, world_size=world)
+        return WebLoader(mix, batch_size=2).with_epoch(5)
+
+    for rank in range(world):
+        first = loader(rank)
+        assert (len(first), len(list(islice(first, 3))), first.steps_done) == (5, 3, 3)
+        after = loader(rank)
+        after.load_state_dict(first.state_dict())
+        assert (len(after), after.steps_done, len(list(after))) == (5, 3, 2)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 12])
