@@ -255,7 +255,7 @@ def _print(
     if version is not None:
         screen.line(version)
     of = " and ".join(str(epoch) for epoch in epochs[:2])
-    different = len({row.shard for row in rows})
+    different = len({(row.source, row.shard) for row in rows})
     screen.line(
         f"{step}{count(len(rows), 'sample')} of epoch {of}, from {count(different, 'shard')}"
     )
