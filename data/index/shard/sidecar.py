@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 from blake3 import blake3
 
 from data.durable_files import write_atomically
@@ -105,8 +106,8 @@ def find_fitting(
     """Return the index beside the shard that was made for a copy of it with another modification
     time or etag.
 
-    The size must be equal, and some headers all over the shard; every read compares its own
-    headers.
+    The size must be equal, and some headers all over the shard, which has to end after its last
+    member; every read compares its own headers.
     """
     found = load(Path(beside(shard))) if source is None else load_remote(shard, source)
     if found is None or found.bytes != opened.bytes or not _is_like(found, opened.read):
@@ -172,7 +173,7 @@ def load_remote(shard: str, source: ObjectSource) -> ShardIndex | None:
     except IndexFileError as error:
         _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
     except (DataError, OSError) as error:
-        _log.debug("%s: cannot write the index beside the shard (%s)", masked(shard), error)
+        _log.debug("%s: the index beside the shard cannot be read (%s)", masked(shard), error)
     return None
 
 
@@ -180,6 +181,14 @@ def _is_like(index: ShardIndex, read: Read) -> bool:
     offsets, headers = index.columns["offset"], index.columns["header"]
     step = max(1, (len(offsets) - 1) // (PROBES - 1))
     chosen = {*range(0, len(offsets), step), len(offsets) - 1} if len(offsets) else set()
-    return all(
+    return _ends_after_last(index, read) and all(
         zlib.crc32(read(int(offsets[i]) - BLOCK, BLOCK)) == int(headers[i]) for i in sorted(chosen)
     )
+
+
+def _ends_after_last(index: ShardIndex, read: Read) -> bool:
+    """Return whether the archive ends after the last member. More samples may fit into a tar of the
+    same size, as tar fills its last record of 10 KiB up."""
+    ends = index.columns["offset"].astype(np.int64) + index.columns["size"].astype(np.int64)
+    end = -(-int(ends.max(initial=0)) // BLOCK) * BLOCK
+    return end + BLOCK > index.bytes or not any(read(end, BLOCK))

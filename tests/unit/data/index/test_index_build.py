@@ -142,6 +142,21 @@ def test_a_copy_with_another_time_keeps_its_index(tmp_path: Path, scans: Scans) 
     assert scans.take() == ["s.tar"]
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 3), (3, 2), (12, 15)])
+def test_a_shard_that_was_written_again_with_more_samples_is_indexed_again(
+    tmp_path: Path, scans: Scans, before: int, after: int
+) -> None:
+    path = write_tar(tmp_path / "s.tar", [(f"{n}.txt", b"x") for n in range(before)])
+    size = path.stat().st_size
+    shard_index(path)
+    scans.take()
+    write_tar(path, [(f"{n}.txt", b"x") for n in range(after)])
+    os.utime(path, (1, 1))
+    assert path.stat().st_size == size, "a tar is filled up to a multiple of 10 KiB"
+    assert len(shard_index(path)) == after
+    assert scans.take() == ["s.tar"]
+
+
 def test_where_the_folder_cannot_be_written_the_index_folder_is_used(
     tmp_path: Path, scans: Scans
 ) -> None:
