@@ -346,6 +346,8 @@ def open_dataset(
 
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
+    _check_choice("broken_shards", broken_shards, ("raise", "skip"))
+    _check_choice("repeated_shards", repeated_shards, ("raise", "keep"))
     reach = sources or Sources()
     unpack = Unpacker(None if cache is None else Path(cache), cache_bytes, space_reservation.free)
     shards = unpacked_shards(checked_shards(shards), unpack)
@@ -354,6 +356,13 @@ def open_dataset(
         records = open_record_files(shards, unpack) or open_table_files(shards, rows=rows)
     records = records or open_token_files(shards, token_files)
     if records is not None:
+        for option, is_given in (
+            ("rename_files", rename_files is not None),
+            ('broken_shards="skip"', broken_shards == "skip"),
+            ('repeated_shards="keep"', repeated_shards == "keep"),
+        ):
+            if is_given:
+                raise DataError(f"{records.place}: {option} is for tars, and these are no tars")
         return _in_place(records, cache, cache_local, check, reach, unpack)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
@@ -365,6 +374,11 @@ def open_dataset(
         return Dataset(renamed_manifest(listed, rename_files, reach), store, check, unpack.uses)
     manifest = _manifest(shards, reach, broken_shards == "skip", keeps)
     return Dataset(manifest, store, check, unpack.uses)
+
+
+def _check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DataError(f"{option} must be one of {choices}, got {value!r}")
 
 
 def _in_place(

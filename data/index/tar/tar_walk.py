@@ -191,8 +191,11 @@ def _no_tar(block: bytes, problem: str) -> str:
     """Return what to say of a file that begins with `block`, which is no header for a reason."""
     for magic, name in _COMPRESSED.items():
         if block.startswith(magic):
+            known = {"gzip": ".tar.gz", "zstd": ".tar.zst"}.get(name)
+            advice = f"; a file named {known} is unpacked into a cache" if known else ""
             return (
-                f"compressed with {name}, which does not allow random access; decompress it first"
+                f"compressed with {name}, which does not allow random access; decompress it "
+                f"first{advice}"
             )
     for magic, what in _OTHERS.items():
         if block.startswith(magic):

@@ -34,6 +34,9 @@ class RecordSamples(TokenSamples):
         try:
             fields = self._decode(content)
         except (ValueError, RecursionError) as error:
-            problem = f"record {self._key(i)} cannot be read: {error}; copy the file again"
+            problem = (
+                f"record {self._key(i)} cannot be read: {error}; if the file was damaged, copy it "
+                "again"
+            )
             raise ShardError(self._url, self._offset[i], problem) from error
         return {"__key__": self._key(i), "__url__": self._url, **fields}

@@ -481,6 +481,24 @@ def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
         dataset.read(0)
 
 
+def test_options_of_tars_are_refused_for_files_of_records(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, N, 9)
+    for option, value in (
+        ("rename_files", str.upper),
+        ("broken_shards", "skip"),
+        ("repeated_shards", "keep"),
+    ):
+        with pytest.raises(DataError, match=rf"{option}.* is for tars"):
+            open_dataset(tmp_path, **{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["broken_shards", "repeated_shards"])
+def test_an_unknown_choice_is_refused(tmp_path: Path, option: str) -> None:
+    write_tar(tmp_path / "x.tar", [("a.txt", b"x")])
+    with pytest.raises(DataError, match=rf"{option} must be one of .*, got 'ignore'"):
+        open_dataset(tmp_path, **{option: "ignore"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("shards", "said"),
     [

@@ -226,8 +226,9 @@ def test_a_compressed_tar_is_named(tmp_path: Path, mode: str) -> None:
             info = tarfile.TarInfo(f"{i}.bin")
             info.size = 400
             tar.addfile(info, io.BytesIO(os.urandom(400)))
-    with pytest.raises(ShardError, match=r"compressed with \w+.*decompress it first"):
+    with pytest.raises(ShardError, match=r"compressed with \w+.*decompress it first") as caught:
         scan_shard(path)
+    assert ("a file named .tar.gz is unpacked into a cache" in str(caught.value)) is (mode == "gz")
 
 
 @pytest.mark.parametrize("size", [0, 600])
