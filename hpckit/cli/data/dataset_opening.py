@@ -33,6 +33,7 @@ def open_shards(
     token_files: TokenFiles | None = None,
 ) -> Dataset:
     """Open the dataset that the command line names. Raises DataError."""
+    from data import TokenFiles
     from data.read.dataset import open_dataset
     from hpckit.system.store_timeouts import interactive_sources
 
@@ -42,7 +43,8 @@ def open_shards(
         cache=cache,
         cache_bytes=cache_bytes,
         cache_local=cache_local,
-        token_files=token_files,
+        # without options, the shards may also be files of records or tables
+        token_files=None if token_files == TokenFiles() else token_files,
         sources=interactive_sources(),
     )
 

@@ -59,6 +59,26 @@ def test_where_says_what_the_loader_gives(shards: Path) -> None:
         assert {sample["epoch"] for sample in told["samples"]} == {step // 12}
 
 
+def test_where_of_records_and_of_a_mixture_with_them(shards: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "text.jsonl"
+    lines.write_text("".join(f'{{"n": {number}}}\n' for number in range(30)))
+    batch = next(batches(lines, 10))
+    told = document("where", lines, "--position", 0, "--global-batch", 10)
+    assert sorted(keys(told)) == sorted(batch.keys)
+    for sample in told["samples"]:
+        with lines.open("rb") as file:
+            file.seek(sample["offset"])
+            assert json.loads(file.read(sample["bytes"]))["n"] == int(sample["key"])
+    datasets = [open_dataset(lines), open_dataset(shards)]
+    loader = Loader(mixed(datasets, [1, 1], names=["l", "s"]), global_batch=8)
+    given, state = iter(loader), json.dumps(loader.state_dict())
+    of = (f"l={lines}", f"s={shards}", "--state", state, "--global-batch", 8)
+    assert sorted(keys(document("where", *of))) == sorted(next(given).keys)
+    table = hpckit("where", *of).stdout
+    shown = {(s["source"], s["shard"]) for s in document("where", *of)["samples"]}
+    assert f"from {len(shown)} shards" in table
+
+
 def test_where_of_a_rank_and_of_all(shards: Path) -> None:
     ranks = [next(batches(shards, 10, rank=r, world_size=3, uneven="ragged")) for r in range(3)]
     common = ("where", shards, "--position", 0, "--global-batch", 10, "--world", 3)
