@@ -88,6 +88,11 @@ class Loader(Iterable[Batch]):
                 f"epochs={options.epochs}: a mixture never ends, as each of its datasets has "
                 "epochs of its own; leave epochs out, and end after a number of steps"
             )
+        if options.grow != "refuse" and stream.samples == MAX_POSITION:
+            raise DataError(
+                f"grow={options.grow!r}: the datasets of a mixture keep their shards; give new "
+                "shards as a further dataset"
+            )
         self._options = options
         self._faults = options.budget(options.errors)
         topology = _topology(options)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import DataError, EmptyDatasetError
+from data.errors import DataError, EmptyDatasetError, FingerprintError
 from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
@@ -388,7 +388,12 @@ class MixedStream:
         del here["segments"]
         if digests and len(digests) < len(mine.datasets):
             here["datasets"] = here["datasets"][: len(digests)]
-        check_same(saved, here)
+        try:
+            check_same(saved, here)
+        except FingerprintError as error:
+            if not self.names or not all(f.startswith("dataset ") for f in error.differences):
+                raise
+            raise FingerprintError(error.differences, mine._unlike(digests)) from None
         more = [0] * (len(mine.datasets) - len(digests))
         try:
             before = [MixtureSegment(int(at), (*parts, *more)) for at, parts in segments]
@@ -396,6 +401,18 @@ class MixedStream:
             return MixedStream(mine.datasets, mine.orders, mixture, mine.names)
         except (ValueError, TypeError, IndexError) as error:
             raise DataError(f"not a loader's state: its segments are not valid: {error}") from error
+
+    def _unlike(self, digests: Sequence[str]) -> str:
+        """Return which named datasets a state does not have, and what to do."""
+        others = [
+            n for n, mine in zip(self.names, self._digests, strict=True) if mine not in digests
+        ]
+        if not others:
+            return "it has read more datasets than are given; give those, too, with a weight of 0"
+        return (
+            f"a dataset that it has read is not given; of {', '.join(others)}, shards, seed, "
+            "streams or window may differ; restore them, and give new shards as a further dataset"
+        )
 
     def resumed(self, state: State, position: int) -> MixedStream:
         """Return the stream that continues from `state`: up to `position` as it was, from there on

@@ -168,6 +168,19 @@ def test_a_state_of_other_datasets_is_refused(datasets: list[Dataset]) -> None:
         Loader(mixed(datasets, [1, 1]), global_batch=10).load_state_dict(broken)
 
 
+def test_a_named_dataset_that_has_other_shards_is_named(datasets: list[Dataset]) -> None:
+    state = Loader(mixed(datasets, [1, 1], names=["a", "b"]), global_batch=10).state_dict()
+    changed = mixed([datasets[0], datasets[0]], [1, 1], names=["a", "new"], seed=0, window=3)
+    with pytest.raises(FingerprintError, match="is not given; of a, new, shards, seed") as caught:
+        Loader(changed, global_batch=10).load_state_dict(state)
+    assert set(caught.value.differences) == {"dataset 0", "dataset 1"}
+    fewer = mixed(datasets[:1], [1], names=["a"])
+    with pytest.raises(FingerprintError, match="with a weight of 0"):
+        Loader(fewer, global_batch=10).load_state_dict(state)
+    with pytest.raises(DataError, match="give new shards as a further dataset"):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, grow="next_epoch")
+
+
 def test_the_state_is_small_and_one_of_before_is_taken(datasets: list[Dataset]) -> None:
     """Which named each dataset and its order by all their fields."""
     both = mixed(datasets, [0.7, 0.3], seed=2**32)
@@ -297,7 +310,7 @@ def test_named_datasets_may_be_added_and_given_in_another_order(datasets: list[D
     assert [each.name for each in after.sources] == ["a", "b"]
     assert after.sources[1].epochs == 1
     fewer = Loader(mixed(datasets[:1], [1], names=["a"], block=40), global_batch=10)
-    with pytest.raises(FingerprintError, match="dataset 1"):
+    with pytest.raises(FingerprintError, match="more datasets than are given"):
         fewer.load_state_dict(after.state_dict())
 
 
