@@ -256,9 +256,14 @@ def _remove_debris(out: Path) -> None:
 
 def _warn_of_links(source: Path, plan: FolderPlan) -> None:
     if count := plan.skipped.get(FOLDER_LINK, 0):
-        _log.warning("%s: %d links to folders were not followed", source, count)
+        _log.warning("%s: %d %s not followed", source, count, _links(count, "to folders"))
     if count := plan.skipped.get(BROKEN_LINK, 0):
-        _log.warning("%s: %d links to files that do not exist were skipped", source, count)
+        what = _links(count, "to files that do not exist")
+        _log.warning("%s: %d %s skipped", source, count, what)
+
+
+def _links(count: int, where: str) -> str:
+    return f"link {where} was" if count == 1 else f"links {where} were"
 
 
 def _warn_of_merged_files(source: Path, plan: FolderPlan) -> None:

@@ -168,7 +168,8 @@ class PackPlan:
         """Create the plan. Raises DataError for invalid arguments and for documents without token
         counts."""
         counts = TokenCounts(stream)
-        if packing.balance not in ("attention", None) or (packing.micro_batch or 1) < 1:
+        fewest = 1 if packing.micro_batch is None else packing.micro_batch
+        if packing.balance not in ("attention", None) or fewest < 1:
             raise DataError(
                 'balance must be "attention" or None, and micro_batch at least 1 or None; got '
                 f"{packing.balance!r}, {packing.micro_batch}"

@@ -506,6 +506,8 @@ def test_an_unknown_choice_is_refused(tmp_path: Path, option: str) -> None:
         (["{folder}/0.jsonl", "{folder}/x.tar"], "open them separately"),
         (["{folder}/none-*.jsonl"], "nothing is there"),
         (["s3://bucket/a.jsonl"], "only read from a file system"),
+        (["https://host/{00..09}.tar.gz?token=1"], "compressed tars are only read from a file"),
+        (["s3://bucket/a.tar.zst"], "compressed tars are only read from a file system"),
         (["{folder}/none-{0..3}.tar.gz"], "nothing matches"),
     ],
 )

@@ -264,6 +264,8 @@ def costliest(dataset: Dataset, world: int, pack: Packing) -> int:
 def test_impossible_balance_is_refused(dataset: Dataset) -> None:
     with pytest.raises(DataError, match="balance must be"):
         loader(dataset, pack=Packing(LENGTH, balance="tokens"))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="micro_batch at least 1"):
+        loader(dataset, pack=Packing(LENGTH, balance="attention", micro_batch=0))
 
 
 def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_path: Path) -> None:
