@@ -362,7 +362,7 @@ def open_dataset(
             ('repeated_shards="keep"', repeated_shards == "keep"),
         ):
             if is_given:
-                raise DataError(f"{records.place}: {option} is for tars, and these are no tars")
+                raise DataError(f"{records.place}: {option} is only for tars; leave it out")
         return _in_place(records, cache, cache_local, check, reach, unpack)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):

@@ -488,7 +488,7 @@ def test_options_of_tars_are_refused_for_files_of_records(tmp_path: Path) -> Non
         ("broken_shards", "skip"),
         ("repeated_shards", "keep"),
     ):
-        with pytest.raises(DataError, match=rf"{option}.* is for tars"):
+        with pytest.raises(DataError, match=rf"{option}.* is only for tars"):
             open_dataset(tmp_path, **{option: value})  # type: ignore[arg-type]
 
 
