@@ -160,7 +160,7 @@ def test_down_leaves_what_others_put_into_the_folder(tmp_path: Path) -> None:
     cluster = Cluster.up(tmp_path / "c", options("ports", nodes=1))
     (tmp_path / "c" / "job.sh").write_text("#!/bin/sh\n")
     done = script("down", "--keep-logs", str(tmp_path / "not" / "there"), folder=tmp_path / "c")
-    assert "cannot be made" in done.stderr
+    assert "cannot be created" in done.stderr
     assert cluster.nodes[0].is_up()
     done = script("down", "--keep-logs", str(tmp_path / "logs"), folder=tmp_path / "c")
     assert "job.sh" in done.stdout
@@ -182,7 +182,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_private_folder_is_one_of_this_machine(tmp_path: Path) -> None:
     need("namespaces")
     chosen = replace(options("namespaces", nodes=1), private=(str(tmp_path / "scratch"),))
-    with pytest.raises(DevclusterError, match="scratch does not exist on this machine: make it"):
+    with pytest.raises(DevclusterError, match="scratch does not exist on this machine: create it first"):
         Cluster.up(tmp_path / "c", chosen)
     assert not (tmp_path / "c").exists()
 

@@ -279,7 +279,7 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T | None], process: subprocess.Popen[str] | None = None) -> T:
-    """What `read_overview` finds, soon after there is something."""
+    """What `look` finds, soon after there is something."""
     deadline = time.monotonic() + PATIENCE_S
     while (looks := time.monotonic()) < deadline:
         ended = process is not None and process.poll() is not None
