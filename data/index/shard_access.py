@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from data.errors import DataError, ShardError
+from data.errors import DataError, ShardError, shown
 from data.errors import is_url as is_url
 from data.index.tar.read_window import REMOTE_FAR_BYTES, REMOTE_NEAR_BYTES, ReadWindow
 from data.index.tar.tar_walk import Read
@@ -42,6 +42,12 @@ def is_pipe(shard: str) -> bool:
 def is_plain_url(shard: str) -> bool:
     """Return whether other objects may be beside a shard at a URL."""
     return is_url(shard) and not is_pipe(shard)
+
+
+def refuse_at_url(url: str, suffixes: tuple[str, ...], what: str, instead: str) -> None:
+    """Raise DataError for a URL of a format that is only read from a file system, by its name."""
+    if url.split("?")[0].endswith(suffixes):
+        raise DataError(f"{shown(url)}: {what} are only read from a file system; {instead}")
 
 
 def stat(shard: str, source: ObjectSource | None) -> tuple[int, str | None]:

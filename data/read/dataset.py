@@ -66,8 +66,7 @@ class Dataset:
         check: Check = "auto",
         uses: FileUses | None = None,
     ) -> None:
-        if check not in get_args(Check):
-            raise DataError(f"check must be one of {get_args(Check)}, got {check!r}")
+        _check_choice("check", check, get_args(Check))
         self.manifest = manifest
         self.store = store
         self.check: Check = check

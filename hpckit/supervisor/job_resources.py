@@ -97,9 +97,8 @@ def open_resources(
         AgentPool(nodes.start_agent, events, drain_s, supervised.spec.health) as agents,
         SuspectReporter(supervised) as suspects,
     ):
-        with failure_context(
-            "start the agents"
-        ):  # they import their modules while the store is read
+        # they import their modules while the store is read
+        with failure_context("start the agents"):
             first = max(run.generation_numbers(), default=0) + 1
             agents.start_agents(range(nodes.count), first)
         saved_step = SavedStep(supervised.spec, run, events, written)

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeAlias
 from blake3 import blake3
 
 from data.durable_files import locked
-from data.errors import BrokenTarError, DataError, NoCacheError, ShardError, shown
+from data.errors import BrokenTarError, DataError, NoCacheError, ShardError
 from data.index import shard_access
 from data.index.compressed.unpacked_files import FOLDER, FileUses, bytes_in
 from data.index.shard_listing import Shards, is_folder_of_tars
@@ -190,11 +190,9 @@ def is_compressed(path: Path) -> bool:
 def _compressed(item: str) -> list[Path]:
     """Return the compressed files of an item, none if it is something else. Raises DataError."""
     if shard_access.is_url(item):
-        if item.split("?")[0].endswith(_TARS) and not shard_access.is_pipe(item):
-            raise DataError(
-                f"{shown(item)}: compressed tars are only read from a file system; copy them, or "
-                "decompress them where they are: tars are read from any URL"
-            )
+        if not shard_access.is_pipe(item):
+            instead = "copy them, or decompress them where they are: tars are read from any URL"
+            shard_access.refuse_at_url(item, _TARS, "compressed tars", instead)
         return []
     path = Path(item).expanduser()
     if path.is_dir():

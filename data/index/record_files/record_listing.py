@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError, NoShardsError, shown
+from data.errors import DataError, NoShardsError
 from data.index import shard_access
 from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
@@ -39,11 +39,8 @@ def open_record_files(shards: Shards, unpack: Unpack) -> RecordManifest | None:
 
 def _files(item: str, unpack: Unpack) -> list[RecordFile] | None:
     if shard_access.is_url(item):
-        if item.split("?")[0].endswith((*SUFFIXES, INDEX)):
-            raise DataError(
-                f"{shown(item)}: files of records are only read from a file system; copy them, or"
-                " `hpckit data pack` them to tars, which are read from any URL"
-            )
+        instead = "copy them, or `hpckit data pack` them to tars, which are read from any URL"
+        shard_access.refuse_at_url(item, (*SUFFIXES, INDEX), "files of records", instead)
         return None
     path = Path(item).expanduser().absolute()
     if path.is_dir():

@@ -57,11 +57,8 @@ def is_arrow(shards: Shards) -> bool:
 def _files(item: str, rows: bool) -> list[tuple[Path, _Open]] | None:
     suffixes = (PARQUET, ARROW) if rows else (PARQUET,)
     if shard_access.is_url(item):
-        if item.split("?")[0].endswith(suffixes):
-            raise DataError(
-                f"{shown(item)}: tables are only read from a file system; copy them, or write tars,"
-                " which are read from any URL"
-            )
+        instead = "copy them, or write tars, which are read from any URL"
+        shard_access.refuse_at_url(item, suffixes, "tables", instead)
         return None
     path = Path(item).expanduser().absolute()
     if path.is_dir():

@@ -48,11 +48,8 @@ def first_token_file(shards: Shards) -> str | None:
 def _files(item: str) -> list[tuple[Path, _Open]] | None:
     """Return the files of an item and how each is opened; None if it is not a token file."""
     if shard_access.is_url(item):
-        if item.split("?")[0].endswith(SUFFIXES):
-            raise DataError(
-                f"{shown(item)}: token files are only read from a file system; copy it, or"
-                " `hpckit data pack` it to tars, which are read from any URL"
-            )
+        instead = "copy it, or `hpckit data pack` it to tars, which are read from any URL"
+        shard_access.refuse_at_url(item, SUFFIXES, "token files", instead)
         return None
     path = Path(item).expanduser().absolute()
     if path.is_dir():

@@ -82,9 +82,8 @@ def show(
     out = CommandOutput(json)
     with opened(place, run) as at:
         chosen = choose_checkpoint(at, step, out.note)
-        named, _ = readable_marks(
-            at.store, chosen.run
-        )  # problems were noted by `choose_checkpoint`
+        # problems were noted by `choose_checkpoint`
+        named, _ = readable_marks(at.store, chosen.run)
         marks = {name: m for name, m in named.items() if m.id == chosen.save.id}
         labels = [
             label_of(n, m) + (f": {m.why}" if m.why else "")

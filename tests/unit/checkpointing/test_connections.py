@@ -9,13 +9,7 @@ from checkpointing import connections
 from checkpointing.errors import OtherRankError, StoreAccessError
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.store.store import Store
-
-
-class Lonely(RankGroup):
-    """Rank 0, whose peers have ended."""
-
-    def all_gather(self, thing: Any, group: object) -> list[Any]:
-        raise OtherRankError("another rank has ended: Connection closed by peer")
+from tests.unit.checkpointing.lonely_ranks import Lonely
 
 
 def test_a_store_is_closed_if_another_rank_cannot_open_it(

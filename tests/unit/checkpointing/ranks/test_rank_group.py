@@ -10,16 +10,7 @@ import pytest
 
 from checkpointing.errors import DamagedError, OtherRankError
 from checkpointing.ranks.rank_group import RankGroup, report_other_rank
-
-
-class Lonely(RankGroup):
-    """Rank 0, whose peers have ended."""
-
-    def broadcast(self, thing: Any, group: object) -> Any:
-        raise OtherRankError("another rank has ended: Connection closed by peer")
-
-    def all_gather(self, thing: Any, group: object) -> list[Any]:
-        raise OtherRankError("another rank has ended: Connection closed by peer")
+from tests.unit.checkpointing.lonely_ranks import Lonely
 
 
 def fail_by_the_system() -> None:
