@@ -13,7 +13,8 @@ number was finished before the fault. All nodes share this machine's cores.
   replaced there.
 - *spare*, *shrink*: SIGKILL of all processes of a training node, including slurmd.
 - *first node*: the same on the node of the batch process; the successor job continues on free
-  nodes.
+  nodes. *first node, no spare*: of two nodes and not three, so that each has a core on a machine
+  of two.
 - *preempted*: a job of another partition takes all nodes and ends immediately. *capacity*: the
   time of that from the end of that job on.
 - *timeout*: the time from Slurm's notice that the time limit is near.
@@ -194,6 +195,7 @@ CASES: dict[str, tuple[Callable[[RecoveryRun], Parts], tuple[str, ...]]] = {
     "spare": (node, ("elastic=spares",)),
     "shrink": (node, ("elastic=shrink",)),
     "first node": (first_node, ("elastic=spares",)),
+    "first node, no spare": (first_node, ()),
     "preempted": (preempted, ()),
     "timeout": (timeout, ("cluster.slurm.notice_s=90",)),
 }

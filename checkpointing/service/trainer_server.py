@@ -144,7 +144,7 @@ class _TrainerConnection:
         self._service.grant(float(message["seconds"]))
 
     def _lost(self, message: dict[str, Any]) -> None:
-        self._registry.lost_ranks = frozenset(int(rank) for rank in message["ranks"])
+        self._registry.set_lost_ranks(frozenset(int(rank) for rank in message["ranks"]))
 
     def _answer(self, message: dict[str, Any]) -> None:
         """Answer a message: a request has a number, which its answer repeats; others have no

@@ -103,7 +103,7 @@ class Agent:
         self._spec, self._channel, self._server = spec, channel, server
         self._workers: Workers | None = None
         self._supervisor_place: int | None = None  # from the last `GenerationStart`
-        self._asks_early = False  # from the same
+        self._asks_early = node < EARLY_ASKERS  # then by the place in the same
         self._health_check: Future[list[str]] | None = (
             None  # running health check; the hello follows it
         )
@@ -231,16 +231,16 @@ class Agent:
         liveness = SupervisorLiveness(self._run.events)
         drain = threading.Thread(target=self._drain, args=(self._spec.cluster.grace_s,))
         drain.start()  # at once: Slurm may be slow to know, and this node may have little time
-        is_alone = is_orphan(job, host, liveness.has_written)
+        is_alone = is_orphan(job, host, liveness.has_written, is_urgent=self._asks_early)
         if is_alone and self._supervisor_place is not None:
             self._report_lost(self._supervisor_place)
         drain.join()
-        if is_alone:
-            comes_again = self._spec.launch.is_requeued
-            end_job(job, self._run.orphan(job), comes_again=comes_again, host=host)
+        has_ended_it = is_alone and end_job(
+            job, self._run.orphan(job), comes_again=self._spec.launch.is_requeued, host=host
+        )
         # its own snapshots are written, and with them those of all nodes that took part; another
         # agent, such as that of a spare, may have cancelled the job before
-        if self._asks_early and self._run.orphan(job).exists():
+        if (has_ended_it or self._asks_early) and self._run.orphan(job).exists():
             self._release_successor(job)
 
     def _release_successor(self, job: str) -> None:

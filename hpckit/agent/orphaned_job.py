@@ -27,18 +27,20 @@ from hpckit.slurm.squeue import QueueError
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-EARLY_LOOK_S, EARLY_POLL_S = 1.5, 0.5
+EARLY_LOOK_S, EARLY_POLL_S = 1.5, 0.25
 """Seconds from a request to contact the node to the first look at the answer, and between two. What
 Slurm says right away may be of an earlier time, and it takes 2 s (TCPTimeout) at least."""
+EARLY_S = 30.0
+"""Seconds in which `EARLY_POLL_S` holds: Slurm knows a lost node by then, with its own timeouts."""
 RELEASE_S = 10.0
 """Seconds for Slurm to begin to end a job that is cancelled."""
 LEFT_POLL_S = 15.0
-"""Seconds between two looks at a node that Slurm is about to give up: all agents of the job look,
-and nothing that they do is urgent."""
+"""Seconds between two looks of one of all agents of a job, of which there may be thousands."""
 PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout, by default 300 s
 EARLY_ASKERS = 8
 """Agents, the first of a generation, that have Slurm look at the node of a quiet supervisor before
-they count it as lost. One is enough; one of thousands may be quiet for another reason."""
+they count it as lost, and that look often afterwards. One is enough; one of thousands may be quiet
+for another reason, and all of them would keep Slurm's controller from its work."""
 _QUERY_S = 20.0
 
 Ask = Callable[[Sequence[str]], str]
@@ -140,6 +142,8 @@ def is_orphan(
     has_written: Callable[[], bool],
     ask: Ask | None = None,
     patience_s: float = PATIENCE_S,
+    *,
+    is_urgent: bool = True,
 ) -> bool:
     """Returns whether Slurm has lost the node of the job's supervisor, or the node answered for
     `patience_s` seconds while the supervisor did not. Returns once that is known.
@@ -150,9 +154,12 @@ def is_orphan(
     Args:
         has_written: whether the supervisor has written events since this node lost contact with it.
             Raises OSError if that cannot be known.
+        is_urgent: whether this agent makes Slurm contact the node and looks often, which is for a
+            few agents of a job. The others notice what these have done.
     """
-    ask, until_s = ask or _ask, time.monotonic() + patience_s
-    _trigger_node_check(job, ask)
+    ask, begun_s = ask or _ask, time.monotonic()
+    if is_urgent:
+        _trigger_node_check(job, ask)
     while True:
         try:
             output = ask(["scontrol", "--oneliner", "show", "job", job])
@@ -165,9 +172,17 @@ def is_orphan(
                 return True
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("cannot query Slurm about node %s: %s", host, error)
-        if time.monotonic() > until_s:
+        asked_s = time.monotonic() - begun_s
+        if asked_s > patience_s:
             return _is_supervisor_silent(job, host, has_written)
-        time.sleep(POLL_S)
+        time.sleep(_pause_s(asked_s, is_urgent=is_urgent))
+
+
+def _pause_s(asked_s: float, *, is_urgent: bool) -> float:
+    """Returns the seconds until the next look, after so many seconds of them."""
+    if not is_urgent:
+        return LEFT_POLL_S
+    return EARLY_POLL_S if asked_s < EARLY_S else POLL_S
 
 
 def _trigger_node_check(job: str, ask: Ask) -> None:

@@ -82,6 +82,8 @@ class RegistryInterface(Protocol):
 
     def gives_up(self, generation: Generation) -> bool: ...
 
+    def pause(self, seconds: float) -> None: ...
+
     def await_parts(self, generation: Generation, missing: int) -> None: ...
 
     @property
@@ -322,6 +324,7 @@ class SaveCoordinator:
             alone=alone,
             given_up=given_up,
             await_parts=functools.partial(self._registry.await_parts, attempt.generation),
+            pause=self._registry.pause,
         )
         leader.end(attempt.save)
         self._report_committed(attempt, content)
@@ -368,7 +371,7 @@ class SaveCoordinator:
                 raise SaveError(f"{save.id}: no process waits for its commit any longer")
             if self._cannot_complete(attempt):
                 raise ImpossibleSaveError(f"{save.id}: a part is lost with its node")
-            time.sleep(poll_s)
+            self._registry.pause(poll_s)
             poll_s = min(2 * poll_s, longest_s)
         self.remember(save, time.time(), sum(w.raw_bytes for w in attempt.written.values()))
         self._registry.notify(attempt.generation, "committed", step=save.step, id=save.id)

@@ -109,6 +109,7 @@ class SaveLeader:
         alone: bool,
         given_up: Callable[[], bool],
         await_parts: Callable[[int], None] = lambda missing: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> ManifestContent:
         """Commit as soon as all parts exist.
 
@@ -117,6 +118,7 @@ class SaveLeader:
             given_up: returns whether to stop waiting.
             await_parts: called with the number of parts that are missing, whenever it has changed,
                 and with 0 in the end.
+            pause: waits for so many seconds, or until `given_up` may have changed.
 
         Raises:
             ImpossibleSaveError: a node has given the save up, other nodes were silent for too long,
@@ -126,7 +128,7 @@ class SaveLeader:
         """
         if not alone:
             try:
-                self._await_parts(save, given_up, await_parts)
+                self._await_parts(save, given_up, await_parts, pause)
             finally:
                 await_parts(0)
         if self._session is None or self._session.id != save.session:
@@ -220,7 +222,11 @@ class SaveLeader:
             raise RunTakenOverError(str(error)) from error
 
     def _await_parts(
-        self, save: SaveId, given_up: Callable[[], bool], await_parts: Callable[[int], None]
+        self,
+        save: SaveId,
+        given_up: Callable[[], bool],
+        await_parts: Callable[[int], None],
+        pause: Callable[[float], None],
     ) -> None:
         needed, seen, poll_s = self._generation.world_size, -1, _POLL_S
         changed_s = time.monotonic()
@@ -248,5 +254,5 @@ class SaveLeader:
                     f"{save.id}: {found} of {needed} ranks have finished, and none has in the last "
                     f"{SILENT_S:g} s; every rank has to call save(), at the same steps"
                 )
-            time.sleep(max(poll_s, least_wait_s(found)))
+            pause(max(poll_s, least_wait_s(found)))
             poll_s = min(2 * poll_s, _MAX_POLL_S)

@@ -79,8 +79,7 @@ class SnapshotRegistry:
         self._generation_states: dict[Generation, GenerationState] = {}
         # monotonic time since when a drain is asked for; None: it is not
         self._drained_s: float | None = None
-        self.lost_ranks: frozenset[int] = frozenset()
-        """Ranks of other nodes that are gone with all that they had in memory."""
+        self._lost_ranks: frozenset[int] = frozenset()
         self._stop_at_s: float | None = None
         self._is_shut = False  # no trainer may join any more
         self._busy_with: GenerationState | None = None  # the generation that the worker saves
@@ -520,6 +519,26 @@ class SnapshotRegistry:
         with self._changed:
             progress = self._generation_states.get(generation)
             return self.over() or progress is None or progress.is_over
+
+    @property
+    def lost_ranks(self) -> frozenset[int]:
+        """The ranks of other nodes that are gone with all that they had in memory."""
+        return self._lost_ranks
+
+    def set_lost_ranks(self, ranks: frozenset[int]) -> None:
+        """Record these as the lost ranks. What waits for others looks at that now, as a node
+        without a supervisor holds its job up meanwhile."""
+        with self._changed:
+            self._lost_ranks = ranks
+            for progress in self._generation_states.values():
+                progress.due_s = 0.0
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Block for so long, or until other ranks are lost."""
+        with self._changed:
+            before = self._lost_ranks
+            self._changed.wait_for(lambda: self._lost_ranks != before, seconds)
 
     @property
     def stop_at_s(self) -> float | None:

@@ -125,6 +125,24 @@ def test_it_is_alone_once_slurm_has_lost_the_first_node() -> None:
     assert controller.was_made_to_look, "it looks by itself, and seldom"
 
 
+def test_only_a_few_agents_of_a_large_job_press_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(orphaned_job, "LEFT_POLL_S", 15.0)
+    monkeypatch.setattr("hpckit.agent.orphaned_job.time.sleep", pauses.append)
+    controller = Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING")
+    assert is_orphan("7", "n1", lives, controller, is_urgent=False)
+    assert not controller.was_made_to_look, "it is enough that the first agents do"
+    assert pauses == [15.0, 15.0]
+
+
+def test_they_ask_less_often_once_slurm_should_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphaned_job, "EARLY_POLL_S", 0.25)
+    monkeypatch.setattr(orphaned_job, "POLL_S", 1.0)
+    monkeypatch.setattr(orphaned_job, "LEFT_POLL_S", 15.0)
+    paused = [orphaned_job._pause_s(s, is_urgent=True) for s in (0.0, 29.0, 31.0)]
+    assert paused == [0.25, 0.25, 1.0]
+
+
 def test_a_node_that_is_back_is_not_the_jobs_any_more() -> None:
     assert is_orphan("7", "n1", lives, Controller("IDLE", nodes="n2"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -117,6 +118,9 @@ class Floor:
 
     def gives_up(self, generation: Generation) -> bool:
         return False
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def await_parts(self, generation: Generation, missing: int) -> None:
         pass

@@ -433,6 +433,41 @@ class TestEnding:
         assert hall.unsaved() == {1: [0, 1], 2: [1]}
 
 
+class TestLostRanks:
+    def test_who_waits_for_others_looks_again_once_ranks_are_lost(
+        self, hall: SnapshotRegistry
+    ) -> None:
+        waits = threading.Thread(target=hall.pause, args=(3600.0,), daemon=True)
+        waits.start()
+        hall.set_lost_ranks(frozenset())
+        waits.join(0.2)
+        assert waits.is_alive(), "none is lost"
+        hall.set_lost_ranks(frozenset({0}))
+        waits.join(60.0)
+        assert not waits.is_alive()
+        assert hall.lost_ranks == {0}
+
+    def test_a_wait_ends_with_its_time(self, hall: SnapshotRegistry) -> None:
+        hall.set_lost_ranks(frozenset({0}))
+        hall.pause(0.0)
+
+    def test_what_waits_for_an_announcement_is_looked_at_again(
+        self, hall: SnapshotRegistry, two: tuple[Trainer, Trainer]
+    ) -> None:
+        for trainer in two:
+            trainer.save(1)
+        course = course_of(hall)
+        course.due_s = time.monotonic() + 3600.0
+        found: list[GenerationState | None] = []
+        looks = threading.Thread(target=lambda: found.append(hall.next_generation()), daemon=True)
+        looks.start()
+        looks.join(0.2)
+        assert not found
+        hall.set_lost_ranks(frozenset({7}))
+        looks.join(60.0)
+        assert found == [course]
+
+
 @pytest.fixture(autouse=True)
 def _closed(hall: SnapshotRegistry) -> Iterator[None]:
     yield
