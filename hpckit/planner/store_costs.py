@@ -135,8 +135,8 @@ def waiting(saved: CheckpointShape) -> StoreRequests:
 
 def index(saved: CheckpointShape) -> StoreRequests:
     """Return the requests of all nodes at the first save of a generation, which may refer to
-    existing chunks: each node reads all tables of the last manifest. The most, if tables are cut
-    into groups of tensors; else exact."""
+    existing chunks: each node reads the tables of the last manifest, or of those that are cut into
+    groups of tensors, the groups of its ranks. The most, if there are any; else exact."""
     return StoreRequests(get=reads(saved) + groups(saved)) * saved.nodes
 
 

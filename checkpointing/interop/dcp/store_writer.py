@@ -106,7 +106,8 @@ class StoreWriter(StorageWriter):
                 f"the plan for step {self._step} belongs to another save: plans that are cached "
                 "(enable_plan_caching) cannot be used with StoreWriter"
             )
-        index = RunChunkIndex(self._store, self._run).index()
+        names = {full_name(self._path(plan, item)) for item in plan.items}
+        index = RunChunkIndex(self._store, self._run).index(tensors=names)
         values = {**task.containers, **dict(self._values(plan, planner))}
         pieces = self._pieces(plan, planner)
         written = write_groups(self._store, task.save, pieces, values, index)

@@ -78,7 +78,8 @@ class RankPartWriter:
         Raises:
             StoreError: something could not be written; what was written is left for a sweep.
         """
-        index = self._of(snapshot.rank).index(stored)
+        tensors = {place.name for place in snapshot.layout.places}
+        index = self._of(snapshot.rank).index(stored, tensors)
         budget = self._next_budget(snapshot, arrived_s)
         if done is not None:
             limit_malloc_thresholds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from checkpointing.format import manifest as forms
 from checkpointing.format.chunk_columns import ChunkColumns, ChunksByBox
 from checkpointing.format.chunks import Chunk, with_bases
 from checkpointing.format.item_table import ItemTable
+from checkpointing.format.manifest import ManifestDocument
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.tiles import Box
 from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
@@ -29,7 +30,7 @@ _KEY = 8  # bytes of an id that are looked up; a hit is compared in full
 class ChunkIndex:
     """Chunks by content, and those of the newest checkpoint of the run by place (for deltas)."""
 
-    tables: Mapping[str, ItemTable] = field(default_factory=dict)  # by item
+    places: dict[str, Mapping[Box, Chunk]] = field(default_factory=dict)  # by tensor
     packs: dict[bytes, int] = field(default_factory=dict)  # packs of all chunks, with their sizes
 
     marked_packs: frozenset[bytes] = frozenset()  # packs that a sweep may delete at any time
@@ -46,8 +47,7 @@ class ChunkIndex:
 
     def at(self, name: str, box: Box) -> Chunk | None:
         """Return the chunk that the newest checkpoint has in this very place."""
-        table = self.tables.get(forms.item_of(name))
-        chunk = table.chunks.get(name, {}).get(box) if table else None
+        chunk = self.places.get(name, {}).get(box)
         return chunk if chunk is not None and self._is_safe(chunk) else None
 
     def add(self, tables: Iterable[ItemTable], packs: Mapping[bytes, int]) -> None:
@@ -61,6 +61,21 @@ class ChunkIndex:
                     self._by_id.setdefault(chunk.id, chunk)
         self._stored += [ChunkLookup(columns, self.marked_packs) for columns in stored.values()]
         self.packs.update(packs)
+
+    def place(self, tables: Iterable[ItemTable]) -> None:
+        """Record where the newest checkpoint of the run has chunks."""
+        for table in tables:
+            self.places |= table.chunks
+
+    def copy(self) -> ChunkIndex:
+        """Return an index of the same chunks, which may be extended."""
+        return ChunkIndex(
+            dict(self.places),
+            dict(self.packs),
+            self.marked_packs,
+            dict(self._by_id),
+            list(self._stored),
+        )
 
     def _is_safe(self, chunk: Chunk) -> bool:
         return chunk.pack not in self.marked_packs and (
@@ -84,56 +99,113 @@ def view_store(store: Store, run: str) -> StoreView:
     return StoreView(marked_packs, tuple(store.manifests(run)))
 
 
-@dataclass
 class StoredChunks:
     """What checkpoints have that a rank has not written itself: the newest of a run or, if the run
     has none, the newest of every other run. The ranks of a node that are written with one view
-    share it, so that a node reads these manifests once."""
+    share it, so that a node reads these manifests once. Thread-safe.
 
-    store: Store
-    run: str
-    view: StoreView
-    # of this object: that of cached_property, in Python 3.11, is one for all stores of the process
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _index: ChunkIndex | None = field(default=None, repr=False, compare=False)
+    Of tables that are cut into groups of tensors, only the groups of tensors that are asked for are
+    read, as the tables of thousands of ranks are terabytes for all nodes together. So a chunk that
+    such a checkpoint has only under names of other groups is written again.
+    """
 
-    @property
-    def index(self) -> ChunkIndex:
-        """The chunks that may be referred to. The manifests are read at the first use, once for
-        all threads."""
+    def __init__(self, store: Store, run: str, view: StoreView) -> None:
+        self.store, self.run, self.view = store, run, view
+        self._lock = threading.Lock()
+        self._manifests: list[_KnownManifest] | None = None  # None: not read yet
+        self._index = ChunkIndex(marked_packs=view.marked_packs)
+
+    def index(self, tensors: Collection[str] | None = None) -> ChunkIndex:
+        """Return the chunks that may be referred to. The manifests are read at the first call.
+
+        Args:
+            tensors: full names of the tensors that are to be written; None: any.
+        """
         with self._lock:
-            if self._index is None:
-                self._index = self._read()
+            if self._manifests is None:
+                self._manifests = list(self._open())
+            # ranks that are being written have the index as it was
+            index: ChunkIndex | None = None
+            for manifest in self._manifests:
+                if tables := list(manifest.unread(tensors)):
+                    index = index or self._index.copy()
+                    index.add(tables, manifest.document.packs())
+                    if manifest.is_own:
+                        index.place(tables)
+            self._index = index or self._index
             return self._index
 
-    def _read(self) -> ChunkIndex:
-        index = ChunkIndex(marked_packs=self.view.marked_packs)
-        if mine := self._newest(self.view.manifests):
-            index.tables = mine.items
-            index.add(mine.items.values(), mine.packs)
-        else:
-            self._add_other_runs(index)
-        return index
-
-    def _add_other_runs(self, index: ChunkIndex) -> None:
+    def _open(self) -> Iterator[_KnownManifest]:
+        if mine := self._newest(self.view.manifests, is_own=True):
+            yield mine
+            return
         runs: dict[str, list[StoredManifest]] = {}
         for stored in self.store.manifests():
             runs.setdefault(stored.save.run, []).append(stored)
         for manifests in runs.values():
-            if content := self._newest(manifests):
-                index.add(content.items.values(), content.packs)
+            if found := self._newest(manifests, is_own=False):
+                yield found
 
-    def _newest(self, manifests: Iterable[StoredManifest]) -> forms.ManifestContent | None:
+    def _newest(
+        self, manifests: Iterable[StoredManifest], *, is_own: bool
+    ) -> _KnownManifest | None:
         for stored in manifests:  # newest first
             try:
                 document = self.store.document(stored)
                 if document.kind == forms.MANIFEST:
-                    return document.content()
+                    return _KnownManifest(document, is_own=is_own)
             except FileNotFoundError:
                 continue
             except (DamagedError, FormatError) as error:
                 logger.warning("cannot look for known chunks in %s: %s", stored.key, error)
         return None
+
+
+class _KnownManifest:
+    """A manifest whose tables are read once each: at once, or by groups of tensors."""
+
+    def __init__(self, document: ManifestDocument, *, is_own: bool) -> None:
+        """Read the tables that are not cut into groups.
+
+        Args:
+            is_own: whether it is of the run that is being saved.
+
+        Raises:
+            FileNotFoundError: it was removed.
+            DamagedError, FormatError: it cannot be used.
+        """
+        self.document, self.is_own = document, is_own
+        document.packs()
+        grouped = {item: document.is_grouped(item) for item in document.items}
+        self._whole = [document.table(item) for item in grouped if not grouped[item]]
+        self._outlines = {item: document.outline(item) for item in grouped if grouped[item]}
+        self._read: set[tuple[str, int]] = set()  # items and numbers of groups
+
+    def unread(self, tensors: Collection[str] | None) -> Iterator[ItemTable]:
+        """Yield the tables that were not yielded before: all that are not cut into groups, and the
+        groups of these tensors; None: all groups."""
+        yield from self._whole
+        self._whole = []
+        for item, number in self._groups_of(tensors):
+            if (item, number) in self._read:
+                continue
+            self._read.add((item, number))
+            try:
+                yield self.document.group(item, self._outlines[item], number)
+            except FileNotFoundError:
+                continue
+            except (DamagedError, FormatError) as error:
+                logger.warning("cannot look for known chunks: %s", error)
+
+    def _groups_of(self, tensors: Collection[str] | None) -> Iterable[tuple[str, int]]:
+        if tensors is None:
+            return [(at, n) for at, one in self._outlines.items() for n in range(len(one.groups))]
+        found: dict[tuple[str, int], None] = {}
+        for name in tensors:
+            outline = self._outlines.get(item := forms.item_of(name))
+            if outline is not None and (number := outline.group_of.get(name)) is not None:
+                found[item, number] = None
+        return found
 
 
 @dataclass
@@ -150,12 +222,15 @@ class RunChunkIndex:
         default_factory=dict
     )
 
-    def index(self, stored: StoredChunks | None = None) -> ChunkIndex:
+    def index(
+        self, stored: StoredChunks | None = None, tensors: Collection[str] | None = None
+    ) -> ChunkIndex:
         """Return the chunks that may be referred to now.
 
         Args:
             stored: with a view that was created after the save was announced; None: it is created
                 now.
+            tensors: as of `StoredChunks.index`.
         """
         stored = stored or StoredChunks(self.store, self.run, view_store(self.store, self.run))
         view = stored.view
@@ -163,10 +238,11 @@ class RunChunkIndex:
             if self._written[save][0] not in {found.key for found in view.manifests}:
                 del self._written[save]
         if not self._written:
-            return stored.index
+            return stored.index(tensors)
         index = ChunkIndex(marked_packs=view.marked_packs)
-        _, index.tables, packs = self._written[max(self._written)]
-        index.add(index.tables.values(), packs)
+        _, tables, packs = self._written[max(self._written)]
+        index.place(tables.values())
+        index.add(tables.values(), packs)
         return index
 
     def committed(

@@ -53,7 +53,8 @@ def save(
         written = []
         for rank, its in enumerate(known):
             mine = pieces(values, rank, len(known))
-            written.append(write(store, made, mine, {"extra/step": step}, its.index(), options))
+            index = its.index(tensors=values)
+            written.append(write(store, made, mine, {"extra/step": step}, index, options))
             write_part(store, header, rank, written[-1])
         commit(store, made, len(known), check=session.check)
     finally:

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
+from checkpointing.format import item_table
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.item_table import ItemTable, TensorSpec, from_bytes, to_bytes
+from checkpointing.format.manifest import group_section
 from checkpointing.format.object_keys import pack_key
 from checkpointing.format.tiles import Box
 from checkpointing.retention import Last
@@ -77,8 +79,9 @@ def test_nothing_in_a_condemned_pack_is_known(stored: bool) -> None:
     on_bad = _chunk(3, OTHER, base=bad)
     for chunk in (good, bad, on_bad):
         table = _table(chunk)
-        index.tables = {"model": _read_back(table) if stored else table}
-        index.add(index.tables.values(), {})
+        tables = [_read_back(table) if stored else table]
+        index.place(tables)
+        index.add(tables, {})
         is_safe = chunk is good
         assert index.find(chunk.id) == (chunk if is_safe else None)
         assert (index.at("model/w", Box((0,), (1,))) is not None) == is_safe
@@ -100,7 +103,8 @@ def test_what_is_read_is_found_by_its_whole_id(numbers: list[int], others: set[i
 
 
 def test_the_place_has_to_be_the_very_same() -> None:
-    index = ChunkIndex(tables={"model": _table(_chunk(1, PACK))})
+    index = ChunkIndex()
+    index.place([_table(_chunk(1, PACK))])
     assert index.at("model/w", Box((0,), (1,))) is not None
     assert index.at("model/w", Box((0,), (2,))) is None
     assert index.at("model/other", Box((0,), (1,))) is None
@@ -112,7 +116,7 @@ def test_the_newest_checkpoint_of_the_run_is_known(store: Store) -> None:
     saves.save_all(store, "b", {9: {"model/w": 7}})
     known = RunChunkIndex(store, RUN).index()
     assert len(_known(known, store)) == 2  # of step 2; not the other run's
-    assert RunChunkIndex(store, RUN).index().tables["model"].tensors.keys() == W.keys()
+    assert known.places.keys() == W.keys()
 
 
 def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: Store) -> None:
@@ -120,7 +124,7 @@ def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: St
     saves.save_all(store, "b", {9: {"model/w": 7}})
     known = RunChunkIndex(store, "new").index()
     assert len(_known(known, store)) == 3
-    assert known.tables == {}  # no deltas to another run's tensors
+    assert known.places == {}  # no deltas to another run's tensors
 
 
 def test_a_condemned_pack_is_written_again(store: Store) -> None:
@@ -178,6 +182,62 @@ def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptu
     fresh = Store.at(store.storage)
     with caplog.at_level(logging.WARNING, "checkpointing"):
         known = RunChunkIndex(fresh, RUN).index()
-    assert set(known.tables["model"].tensors) == set(V)
+    assert set(known.places) == set(V)
     assert len(_known(known, fresh)) == 2
     assert newest.manifest() in caplog.text
+
+
+@pytest.fixture
+def grouped(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with a checkpoint whose manifest has a group for each of its tensors."""
+    monkeypatch.setattr(item_table, "GROUPED", 1)
+    monkeypatch.setattr(item_table, "_GROUP", 1)
+    (save,) = saves.save_all(store, RUN, {1: {**V, "optim/v": 5}})
+    document = store.document(store.manifests(RUN)[0])
+    assert document.save == save
+    assert [len(document.outline(item).groups) for item in ("model", "optim")] == [2, 1]
+    return Store.at(store.storage)
+
+
+def test_only_groups_of_the_tensors_that_are_written_are_read(grouped: Store) -> None:
+    seen = StoredChunks(grouped, RUN, view_store(grouped, RUN))
+    first, second = RunChunkIndex(grouped, RUN), RunChunkIndex(grouped, RUN)
+    with mock.patch.object(grouped.storage, "get_range", wraps=grouped.storage.get_range) as reads:
+        index = first.index(seen, ["model/w", "optim/new", "other/w"])
+        count = reads.call_count
+        assert index.places.keys() == {"model/w"}
+        assert len(_known(index, grouped)) == 1
+        count = reads.call_count
+        both = second.index(seen, ["model/v", "model/w"])
+        assert reads.call_count == count + 1, "of two groups, one was known"
+        assert both.places.keys() == V.keys()
+        assert index.places.keys() == {"model/w"}, "the first rank may be being written"
+        assert first.index(seen, ["model/v"]) is both
+        assert reads.call_count == count + 1
+    assert seen.index().places.keys() == {*V, "optim/v"}
+    assert len(_known(seen.index(), grouped)) == 3
+
+
+def test_what_has_a_new_name_beyond_its_groups_is_written_again(grouped: Store) -> None:
+    before = len(grouped.storage.list("packs/"))
+    saves.save_all(grouped, RUN, {2: V})
+    assert len(grouped.storage.list("packs/")) == before
+    saves.save_all(grouped, RUN, {3: {"model/w": V["model/w"], "model/x": V["model/v"]}})
+    assert len(grouped.storage.list("packs/")) == before + 1
+    assert saves.problems(grouped) == []
+
+
+def test_a_damaged_group_is_passed_over(grouped: Store, caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(grouped.storage, ModelStorage)
+    key = grouped.manifests(RUN)[0].key
+    document = grouped.document(grouped.manifests(RUN)[0])
+    data, written = grouped.storage.world.objects[key]
+    section = document.container.section(group_section("model", 0))
+    assert data.count(section) == 1
+    damaged = data.replace(section, bytes(len(section)))
+    grouped.storage.world.objects[key] = (damaged, written)
+    fresh = Store.at(grouped.storage)
+    with caplog.at_level(logging.WARNING, "checkpointing"):
+        index = RunChunkIndex(fresh, RUN).index(tensors=V)
+    assert len(index.places) == 1
+    assert key in caplog.text
