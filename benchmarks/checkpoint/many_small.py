@@ -41,6 +41,7 @@ SAVE, LOAD = "torch.save", "torch.load"
 HPCKIT, BLOCKING = "hpckit", "hpckit, overlap=False"
 AGAIN, ANEW, MEMORY = "hpckit, again", "hpckit, of a new trainer", "hpckit, from memory"
 FRESH = "hpckit, of a new trainer, fresh"
+KINDS = ("plain", "adamw", "list", "dict")
 _WIDTH = 16  # float32: 64 bytes
 
 
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--tensors", type=int, default=20_000)
     parser.add_argument("--integers", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--kinds", nargs="+", default=["plain", "adamw", "list", "dict"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     logging.getLogger("checkpointing").setLevel(logging.ERROR)  # trainers go without close()
