@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from benchmarks.checkpoint.dcp_saves import KeptAsync, OverlappedThreadAsync, Sync, alone
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import StillAdamW, TrainedModel
 from benchmarks.common.training_state import layer
@@ -45,9 +46,9 @@ _CHANGE = 1e-3  # standard deviation of what is added to every number before a s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--mib", type=positive_int, default=512)
+    parser.add_argument("--rounds", type=positive_int, default=5)
+    parser.add_argument("--width", type=positive_int, default=1024)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     has_gpu = torch.cuda.is_available()
