@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from checkpointing.errors import StageError
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.fingerprints import device_fingerprint
+from checkpointing.staging.host_memory import gib
 
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of this process
 
@@ -22,12 +24,18 @@ class PinnedArena:
     def __init__(self, arena: Arena, cuda: Any = torch.cuda) -> None:
         """
         Raises:
-            RuntimeError: CUDA refuses; the message says why.
+            StageError: CUDA refuses; the message says why.
         """
         self._cuda = cuda
         self._cells = arena.view(0, arena.size)  # keeps the memory mapped while it is registered
         self._address: int | None = self._cells.ctypes.data
-        cuda.check_error(cuda.cudart().cudaHostRegister(self._address, arena.size, _PORTABLE))
+        try:
+            cuda.check_error(cuda.cudart().cudaHostRegister(self._address, arena.size, _PORTABLE))
+        except RuntimeError as error:
+            raise StageError(
+                f"CUDA cannot pin {gib(arena.size)} of host memory, into which GPUs copy what is "
+                f"saved: {error}; use fewer slots, or staging='buckets'"
+            ) from error
 
     def close(self) -> None:
         """Unregister; no copy may be under way. A second call does nothing."""

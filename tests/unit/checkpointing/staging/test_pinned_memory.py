@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from checkpointing.errors import StageError
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.overlap_guard import Versions
 from checkpointing.staging.overlapped_copy import Overlap
@@ -84,7 +85,8 @@ def test_all_of_an_arena_is_registered_and_given_back_once() -> None:
 
 
 def test_what_cuda_refuses_is_raised() -> None:
-    with Arena.create(PAGE) as arena, pytest.raises(RuntimeError, match="CUDA error 2"):
+    told = r"CUDA cannot pin 0.0 MiB of host memory, .*: CUDA error 2; use fewer slots"
+    with Arena.create(PAGE) as arena, pytest.raises(StageError, match=told):
         PinnedArena(arena, FakeCuda(code=2))
 
 
