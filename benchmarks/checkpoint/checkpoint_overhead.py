@@ -31,6 +31,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import touch
+from benchmarks.common.number_arguments import positive_int
 from checkpointing import Checkpointer
 from hpckit.config.rules.model import decoder_of
 from hpckit.submit.compose import compose_spec
@@ -47,9 +48,9 @@ Save = Callable[[int], Callable[[], object] | None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--ranks", type=positive_int, default=2)
+    parser.add_argument("--rounds", type=positive_int, default=8)
+    parser.add_argument("--steps", type=positive_int, default=12)
     settings = parser.parse_args()
     store = tempfile.mkdtemp(prefix="hpckit-benchmark-")
     try:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.tensor_copy import places_for
 
@@ -40,9 +41,9 @@ _memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]  # type:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--tensor-mib", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--mib", type=positive_int, default=256)
+    parser.add_argument("--tensor-mib", type=positive_int, default=16)
+    parser.add_argument("--rounds", type=positive_int, default=9)
     parser.add_argument("--child", action="store_true", help="memmove alone; prints its times")
     settings = parser.parse_args()
     torch.set_num_threads(1)

@@ -85,7 +85,10 @@ class Async(Sync):
 
     def __init__(self, folder: Path, trained: TrainedModel) -> None:
         super().__init__(folder, trained)
-        self._stager = None if self.staging is None else DefaultStager(_options(**self.staging))
+        is_on_gpu = any(tensor.is_cuda for tensor in trained.tensors.values())
+        self._stager = None
+        if self.staging is not None:
+            self._stager = DefaultStager(_options(is_on_gpu=is_on_gpu, **self.staging))
         self._saved: Future[Any] = Future()
         self._staged: Future[Any] | None = None
 
@@ -132,6 +135,13 @@ class ProcessAsync(Async):
     staging = MappingProxyType({"use_shared_memory": True})
 
 
+class OverlappedThreadAsync(Async):
+    """Saves in a thread, and another thread copies."""
+
+    name = "torch DCP async, thread, staging thread"
+    staging = MappingProxyType({"use_async_staging": True})
+
+
 class OverlappedAsync(Async):
     """The same, but a thread of the trainer copies."""
 
@@ -140,10 +150,13 @@ class OverlappedAsync(Async):
     staging = MappingProxyType({"use_shared_memory": True, "use_async_staging": True})
 
 
-def _options(*, use_shared_memory: bool = False, use_async_staging: bool = False) -> StagingOptions:
+def _options(
+    *, is_on_gpu: bool, use_shared_memory: bool = False, use_async_staging: bool = False
+) -> StagingOptions:
+    """Returns the options of a stager; on a GPU, it copies into pinned memory without blocking."""
     return StagingOptions(
-        use_pinned_memory=False,
+        use_pinned_memory=is_on_gpu,
         use_shared_memory=use_shared_memory,
         use_async_staging=use_async_staging,
-        use_non_blocking_copy=False,
+        use_non_blocking_copy=is_on_gpu,
     )

@@ -33,6 +33,7 @@ from benchmarks.checkpoint.dcp_saves import KeptAsync, ProcessAsync, Sync, alone
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import MARK, processor_s, touch
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import holding
 from benchmarks.common.training_state import TrainingState
@@ -42,9 +43,9 @@ from checkpointing.service.config import Budget
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=768)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--mib", type=positive_int, default=768)
+    parser.add_argument("--rounds", type=positive_int, default=6)
+    parser.add_argument("--width", type=positive_int, default=1024)
     parser.add_argument("--nice", type=int, default=Budget().nice, help="of hpckit's services")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()

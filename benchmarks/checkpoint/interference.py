@@ -41,6 +41,7 @@ from benchmarks.checkpoint.peer_saves import more_peers
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import keep_to, starting_on, touch
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import VOCAB, TrainedModel, gpt
 from checkpointing.service.config import Budget
@@ -51,9 +52,9 @@ WIDTH, TOKENS = 512, 32  # a step is short against a save
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--mib", type=positive_int, default=384)
+    parser.add_argument("--rounds", type=positive_int, default=8)
+    parser.add_argument("--steps", type=positive_int, default=8)
     parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from checkpointing import Checkpointer
 
@@ -214,9 +215,9 @@ def _has_state(one: object) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tensors", type=int, default=20_000)
-    parser.add_argument("--integers", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tensors", type=positive_int, default=20_000)
+    parser.add_argument("--integers", type=positive_int, default=2_000_000)
+    parser.add_argument("--rounds", type=positive_int, default=5)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()

@@ -26,6 +26,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from checkpointing import Checkpointer
 from checkpointing.save.replica_check import CheckReplicas
 
@@ -36,9 +37,11 @@ _TENSORS = 64
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=10, help="of which the first one saves")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--mib", type=positive_int, default=1024)
+    parser.add_argument(
+        "--steps", type=positive_int, default=10, help="of which the first one saves"
+    )
+    parser.add_argument("--rounds", type=positive_int, default=9)
     settings = parser.parse_args()
     with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
         free.bind(("127.0.0.1", 0))

@@ -21,6 +21,7 @@ from statistics import median
 
 from benchmarks.checkpoint.reshard_worlds import ReshardJob, ReshardWorld
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 
 SAME_2, SAME_3 = "hpckit, 2 ranks", "hpckit, 3 ranks"
@@ -28,9 +29,9 @@ SAME_2, SAME_3 = "hpckit, 2 ranks", "hpckit, 3 ranks"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--mib", type=positive_int, default=384)
+    parser.add_argument("--rounds", type=positive_int, default=6)
+    parser.add_argument("--width", type=positive_int, default=768)
     settings = parser.parse_args()
     size = settings.mib << 20
     with scratch() as folder:

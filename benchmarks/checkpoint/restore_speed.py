@@ -51,6 +51,7 @@ from benchmarks.checkpoint.peer_saves import more_peers
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import forget, touch
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import holding, unstepped
 from benchmarks.common.training_state import TrainingState
@@ -64,11 +65,11 @@ COPIES = 5  # of which the median is the time of a bare copy
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=768)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--memory-rounds", type=int, default=12)
+    parser.add_argument("--mib", type=positive_int, default=768)
+    parser.add_argument("--rounds", type=positive_int, default=6)
+    parser.add_argument("--memory-rounds", type=positive_int, default=12)
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=list(TIERS))
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--width", type=positive_int, default=1024)
     parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()

@@ -25,6 +25,7 @@ from typing import get_args
 
 import torch
 
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.training_state import TrainingState
 from checkpointing import Checkpointer
 from checkpointing.save.save_options import Staging
@@ -50,8 +51,8 @@ class Peak:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--mib", type=positive_int, default=1024)
+    parser.add_argument("--saves", type=positive_int, default=3)
     parser.add_argument("--folder", type=Path, help="on the disk to save to; None: a temporary one")
     settings = parser.parse_args()
     print(

@@ -50,6 +50,7 @@ from benchmarks.checkpoint.peer_saves import more_peers
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import shared_bytes, touch
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import TrainedModel, holding
 from benchmarks.common.training_state import TrainingState
@@ -65,9 +66,9 @@ _BESIDE = 10.0  # bare copies that forward and backward last
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--mib", type=positive_int, default=512)
+    parser.add_argument("--rounds", type=positive_int, default=9)
+    parser.add_argument("--width", type=positive_int, default=1024)
     parser.add_argument("--only", choices=["stall", "overlap"], help="one of the first two tables")
     parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))

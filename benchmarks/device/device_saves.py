@@ -4,12 +4,15 @@
                                                 [--width 1024] [--folder /tmp]
 
 Base of the stalls and restores is a copy of all tensors between the device and buffers in host
-memory that were written before, and are pinned for a GPU. A stall is what the call that saves
-takes, and what the optimizer's step waits for after it; the time between, in which matrices are
-multiplied as in `staging_stall`, is not part of it. "compute beside" is how long these take beside
-the copy, and "compute alone" without one. "durable" is the time from the call to the end of the
-wait for it, and *device_restores* is from the node's memory and from files in the page cache, each
-compared with what was saved. Every time ends when the device has done what it was given.
+memory that were written before, and are pinned for a GPU; it is the median of five in a row. A
+stall is what the call that saves takes, and what the optimizer's step waits for after it; the time
+between, in which matrices are multiplied as in `staging_stall`, is not part of it.
+*device_interference* is how long these take beside the copy of an arm that overlaps, and alone: on
+a GPU, with what is queued before them on the stream that trains, such as hpckit's fingerprints.
+*device_durable* is the time from the call to the end of the wait for it. Every number changes
+before each save, so that nothing of an earlier one is referred to. *device_restores* is from the
+node's memory and from files in the page cache, each compared with what was saved. Every time ends
+when the device has done what it was given; a copy that overlaps is not waited for before the step.
 """
 
 from __future__ import annotations
@@ -21,27 +24,31 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.checkpoint.dcp_saves import KeptAsync, Sync, alone
+from benchmarks.checkpoint.dcp_saves import KeptAsync, OverlappedThreadAsync, Sync, alone
 from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.training_model import StillAdamW, TrainedModel
 from benchmarks.common.training_state import layer
 
 COPY, ALONE = "bare copy", "compute alone"
 _BESIDE = 10.0  # bare copies that forward and backward last
+_COPIES = 5  # of which the median is the time of a bare copy
+_CHANGE = 1e-3  # standard deviation of what is added to every number before a save
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--mib", type=positive_int, default=512)
+    parser.add_argument("--rounds", type=positive_int, default=5)
+    parser.add_argument("--width", type=positive_int, default=1024)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     has_gpu = torch.cuda.is_available()
@@ -61,7 +68,7 @@ def _compare(settings: argparse.Namespace, folder: Path, device: torch.device) -
     stalls = interleave(bench.save_arms(), settings.rounds + 1)
     restores = interleave(bench.restore_arms(), settings.rounds + 1)
     bench.close()
-    beside = {ALONE: stalls.pop(ALONE), "compute beside": bench.beside_s}
+    beside = {ALONE: stalls.pop(ALONE), **bench.beside_s}
     durable = bench.durable_s
     tables = {"device_stalls": (COPY, stalls), "device_restores": (COPY, restores)}
     tables |= {"device_interference": (ALONE, beside), "device_durable": (Sync.name, durable)}
@@ -92,7 +99,7 @@ class DeviceBench:
     """A state on a device, and the methods that save and restore it.
 
     Attributes:
-        beside_s: seconds of the computation beside each overlapped save.
+        beside_s: seconds of the computation beside each overlapped save, by arm.
         durable_s: seconds until each save of an arm was durable, by arm.
     """
 
@@ -103,16 +110,19 @@ class DeviceBench:
         self._buffers = [torch.zeros_like(t, device="cpu") for t in self._tensors]
         if is_cuda:
             self._buffers = [buffer.pin_memory() for buffer in self._buffers]
-        self._saved = [tensor.clone() for tensor in self._tensors]
+        self._saved: list[Tensor] = []
         self._blocking = HpckitSaveMethod("hpckit", folder / "blocking", trained, overlap=False)
-        self._overlapped = HpckitSaveMethod("hpckit, overlapped", folder / "overlapped", trained)
+        self._overlapping: list[SaveMethod] = [
+            HpckitSaveMethod("hpckit, overlapped", folder / "overlapped", trained),
+            OverlappedThreadAsync(folder, trained),
+        ]
         self._peers: list[SaveMethod] = [Sync(folder, trained), KeptAsync(folder, trained)]
         self._left = HpckitSaveMethod("left", folder / "left", trained)
         self._factor = torch.randn(1024, 1024, device=device)
         self._products = 20
-        self.beside_s: list[float] = []
+        self.beside_s: dict[str, list[float]] = {}
         self.durable_s: dict[str, list[float]] = {}
-        copy_s = min(self._seconds(self._copy_out) for _ in range(5))
+        copy_s = self._copied(self._copy_out)
         self._compute()
         compute_s = min(self._seconds(self._compute) for _ in range(5))
         self._products = max(1, round(20 * _BESIDE * copy_s / compute_s))
@@ -120,48 +130,76 @@ class DeviceBench:
     def save_arms(self) -> dict[str, Callable[[], float]]:
         ways: list[SaveMethod] = [self._blocking, *self._peers]
         return {
-            COPY: partial(self._seconds, self._copy_out),
-            **{way.name: partial(self._stall, way, overlaps=False) for way in ways},
+            COPY: partial(self._copied, self._copy_out),
+            **{way.name: partial(self._stall, way) for way in ways},
             ALONE: partial(self._seconds, self._compute),
-            self._overlapped.name: partial(self._stall, self._overlapped, overlaps=True),
+            **{way.name: partial(self._overlapped_stall, way) for way in self._overlapping},
         }
 
     def restore_arms(self) -> dict[str, Callable[[], float]]:
+        self._saved = [tensor.clone() for tensor in self._tensors]
         for way in (self._blocking, *self._peers, self._left):
             way.save()
             way.before_step()
             way.wait()
         return {
-            COPY: partial(self._restored, self._copy_in),
+            COPY: partial(self._copied, self._copy_in),
             "hpckit, from memory": self._from_memory,
-            **{
-                way.name: partial(self._restored, way.load)
-                for way in (self._blocking, self._peers[0])
-            },
+            self._blocking.name: self._from_files,
+            self._peers[0].name: partial(self._restored, self._peers[0].load),
         }
 
     def close(self) -> None:
-        for way in (self._blocking, self._overlapped, *self._peers, self._left):
+        for way in (self._blocking, *self._overlapping, *self._peers, self._left):
             way.close()
 
-    def _stall(self, way: SaveMethod, *, overlaps: bool) -> float:
+    def _stall(self, way: SaveMethod) -> float:
+        self._change()
         begun_s = time.perf_counter()
-        stall_s = self._seconds(way.save, waits=not overlaps)
-        if overlaps:
-            self.beside_s.append(self._seconds(self._compute))
-        stall_s += self._seconds(way.before_step)
+        stall_s = self._seconds(way.save) + self._seconds(way.before_step)
         way.wait()
-        if not overlaps:
-            self.durable_s.setdefault(way.name, []).append(time.perf_counter() - begun_s)
+        self.durable_s.setdefault(way.name, []).append(time.perf_counter() - begun_s)
         way.clear()
         return stall_s
+
+    def _overlapped_stall(self, way: SaveMethod) -> float:
+        """Returns the stall of a save whose copy nothing here waits for: not the call, and after
+        the computation and the step, only the stream that trains is waited for."""
+        self._change()
+        begun_s = time.perf_counter()
+        way.save()
+        stall_s = time.perf_counter() - begun_s
+        begun_s = time.perf_counter()
+        self._compute()
+        self._await_training()
+        self.beside_s.setdefault(way.name, []).append(time.perf_counter() - begun_s)
+        begun_s = time.perf_counter()
+        way.before_step()
+        self._await_training()
+        stall_s += time.perf_counter() - begun_s
+        way.wait()
+        way.clear()
+        return stall_s
+
+    def _change(self) -> None:
+        """Changes every number, and waits until that is done."""
+        for tensor in self._tensors:
+            tensor.add_(torch.randn_like(tensor), alpha=_CHANGE)
+        self._synchronize()
+
+    def _copied(self, copy: Callable[[], None]) -> float:
+        return median(self._seconds(copy) for _ in range(_COPIES))
+
+    def _from_files(self) -> float:
+        seconds = self._restored(self._blocking.load)
+        _require_tier(self._blocking, "store")
+        return seconds
 
     def _from_memory(self) -> float:
         self._left.drop()
         self._left = HpckitSaveMethod("left", self._folder / "left", self._trained, restore=False)
         seconds = self._restored(self._left.load)
-        if self._left.tier != "memory":
-            raise AssertionError(f"it was restored from the {self._left.tier}")
+        _require_tier(self._left, "memory")
         self._left.save()
         self._left.before_step()
         self._left.wait()
@@ -188,18 +226,28 @@ class DeviceBench:
         for _ in range(self._products):
             result = torch.mm(self._factor, result).clamp_(-1, 1)
 
-    def _seconds(self, work: Callable[[], object], *, waits: bool = True) -> float:
-        """Returns the seconds of some work; with `waits`, until the device has done it."""
+    def _seconds(self, work: Callable[[], object]) -> float:
+        """Returns the seconds of some work, until the device has done it."""
         self._synchronize()
         begun_s = time.perf_counter()
         work()
-        if waits:
-            self._synchronize()
+        self._synchronize()
         return time.perf_counter() - begun_s
 
     def _synchronize(self) -> None:
+        """Waits for all streams of the device."""
         if self._device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
+
+    def _await_training(self) -> None:
+        """Waits for the stream that trains, and not for copies on another one."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def _require_tier(way: HpckitSaveMethod, tier: str) -> None:
+    if way.tier != tier:
+        raise AssertionError(f"{way.name} was restored from the {way.tier}, not from the {tier}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks.common.number_arguments import positive_int
 from hpckit import client
 from hpckit.ipc.heartbeat_table import HeartbeatTable
 from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
@@ -28,8 +29,8 @@ _RANKS = {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE":
 def main() -> None:
     """Measures and prints the microseconds of a step."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=positive_int, default=200_000)
+    parser.add_argument("--rounds", type=positive_int, default=5)
     args = parser.parse_args()
     _, path = HeartbeatTable.create(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -35,6 +35,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.arm_comparison import write_record
+from benchmarks.common.number_arguments import positive_int
 from data import pack_folder, python_stdlib
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import RunSpec
@@ -198,7 +199,7 @@ def make_shards(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=positive_int, default=120)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     settings = parser.parse_args()
     found: dict[str, list[Deviation]] = {arm: [] for arm in settings.arms if arm != REFERENCE}

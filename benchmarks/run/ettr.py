@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.common.number_arguments import positive_float
 from benchmarks.run.recovery import (
     QUICK,
     RecoveryRun,
@@ -111,8 +112,8 @@ def standstills(steps: Sequence[StepLogged]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--every", type=float, default=60.0, help="seconds, about")
+    parser.add_argument("--minutes", type=positive_float, default=10.0)
+    parser.add_argument("--every", type=positive_float, default=60.0, help="seconds, about")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     options = ClusterOptions(

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 
 NOTHING = "pass"
 TORCH = "import torch"
@@ -38,7 +39,7 @@ _ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Measures and prints the processor seconds of each import."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=positive_int, default=7)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch")
     args = parser.parse_args()
     arms = {code: partial(processor_s, args.python, code) for code in IMPORTS}

@@ -37,6 +37,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.run.recovery_report import Parts, report_parts
 from data import pack_folder, python_stdlib
 from hpckit.events.event_log import Event, read_events
@@ -274,7 +275,7 @@ def pack(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive_int, default=5)
     parser.add_argument("--case", choices=CASES, action="append")
     settings = parser.parse_args()
     options = ClusterOptions(

@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.run.plain_torch_loop import hand_step
 from data import Batch, pack_folder, python_stdlib
 from hpckit.config.rules.model import decoder_of
@@ -58,11 +59,11 @@ _CLOSE = 1e-3  # of losses, relative: sums in another order
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=positive_int, default=20)
+    parser.add_argument("--steps", type=positive_int, default=60)
+    parser.add_argument("--batch", type=positive_int, default=2)
+    parser.add_argument("--width", type=positive_int, default=64)
+    parser.add_argument("--ranks", type=positive_int, nargs="+", default=[1, 2])
     settings = parser.parse_args()
     for ranks in settings.ranks:
         with tempfile.TemporaryDirectory(prefix="hpckit-benchmark-") as folder:

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable
 
+from benchmarks.common.number_arguments import positive_int
 from hpckit.events.step_phases import PARTS
 from hpckit.trainer.timing.straggler_cost import WINDOW, RankPlace, RankTime, what_if
 
@@ -34,8 +35,8 @@ _RANKS, _SLOW, _SLOW_RANK = (3, 4, 8), (0.05, 0.2, 1.0), 1
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--windows", type=int, default=4000)
-    parser.add_argument("--slow-windows", type=int, default=100)
+    parser.add_argument("--windows", type=positive_int, default=4000)
+    parser.add_argument("--slow-windows", type=positive_int, default=100)
     args = parser.parse_args()
     alarms = 0
     for name, noise in _NOISES.items():

@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.run.recovery import pack
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import ClusterOptions
@@ -126,7 +127,7 @@ def batch_script(site: SubmitSite) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=positive_int, default=20)
     parser.add_argument("--other", type=Path, help="a checkout of another version")
     asked = parser.parse_args()
     with (

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from benchmarks.common.fresh_process import in_fresh
+from benchmarks.common.number_arguments import int_from, positive_int
 from benchmarks.scale.growth_table import slope
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
@@ -128,8 +129,11 @@ def _peak() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[16, 160, 1600, 16384])
-    parser.add_argument("--tensors", type=int, default=8, help="of each rank, of eight chunks each")
+    groups = int_from(SHARDS, multiple_of=SHARDS)
+    parser.add_argument("--ranks", type=groups, nargs="+", default=[16, 160, 1600, 16384])
+    parser.add_argument(
+        "--tensors", type=positive_int, default=8, help="of each rank, of eight chunks each"
+    )
     asked = parser.parse_args()
     found = [in_fresh(committed, ranks, asked.tensors) for ranks in asked.ranks]
     head = ("ranks", "chunks", "records", "processor", "of a rank", "LIST", "GET", "DELETE", "MB")

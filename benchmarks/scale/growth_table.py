@@ -13,9 +13,10 @@ _LEAST = 30
 
 
 def slope(points: Iterable[tuple[float, float]]) -> float:
-    """Returns the exponent of growth from the first point to the last one."""
+    """Returns the exponent of growth from the first point to the last one; NaN if both are of one
+    size."""
     (x, y), *_, (x2, y2) = points
-    return math.log(y2 / y) / math.log(x2 / x)
+    return math.log(y2 / y) / math.log(x2 / x) if x != x2 else math.nan
 
 
 def show_growth(

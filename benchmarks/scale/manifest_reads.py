@@ -26,6 +26,7 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table as Shown
 
+from benchmarks.common.number_arguments import positive_int
 from checkpointing.format import item_table
 from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ChunksByBox, ColumnSegment
 from checkpointing.format.item_table import ItemTable, TensorSpec
@@ -162,8 +163,10 @@ def measured(chunks: int, ranks: int, is_shared: bool) -> tuple[int, list[Manife
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--chunks", type=int, nargs="+", default=[100_000, 300_000, 1_000_000])
-    parser.add_argument("--ranks", type=int, default=8, help="of the node")
+    parser.add_argument(
+        "--chunks", type=positive_int, nargs="+", default=[100_000, 300_000, 1_000_000]
+    )
+    parser.add_argument("--ranks", type=positive_int, default=8, help="of the node")
     asked = parser.parse_args()
     head = ("chunks", "manifest", "", "requests", "bytes of a node", "CPU s: most", "mean", "MB")
     shown = Shown(*head)

@@ -31,6 +31,7 @@ from unittest import mock
 
 import psutil
 
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.scale.growth_table import show_growth
 from benchmarks.scale.simulated_agents import RANKS, SimulatedAgents
@@ -177,8 +178,12 @@ def _text(name: str, value: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[10, 30, 100, 300, 1000, 2000])
-    parser.add_argument("--seconds", type=int, default=10, help="of the watched generation")
+    parser.add_argument(
+        "--nodes", type=positive_int, nargs="+", default=[10, 30, 100, 300, 1000, 2000]
+    )
+    parser.add_argument(
+        "--seconds", type=positive_int, default=10, help="of the watched generation"
+    )
     asked = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

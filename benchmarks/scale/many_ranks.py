@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.fresh_process import in_fresh
+from benchmarks.common.number_arguments import int_from, positive_int
 from benchmarks.scale.growth_table import show_growth
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.layout.global_plan import GlobalPlan, Parts
@@ -213,8 +214,10 @@ def _text(name: str, value: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
-    parser.add_argument("--wide", type=int, default=128, help="columns of the matrices")
+    # a restore on nine tenths of four ranks has one of each replica
+    world = int_from(2 * REPLICAS, multiple_of=REPLICAS)
+    parser.add_argument("--ranks", type=world, nargs="+", default=[10, 30, 100, 300, 1000])
+    parser.add_argument("--wide", type=positive_int, default=128, help="columns of the matrices")
     parser.add_argument("--s3", action="store_true", help="against a local S3 server")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.common.arm_comparison import write_record
 from benchmarks.common.machine import tree_cpu_s
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.common.scratch import scratch
 from data import Loader, open_dataset
 from data.index.index_build import build_index
@@ -55,9 +56,9 @@ def timed(what: str, call: Callable[[], object]) -> dict[str, float]:
 def main() -> None:
     """Writes the shards and measures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shards", type=int, default=10_000)
-    parser.add_argument("--samples", type=int, default=10, help="of each shard")
-    parser.add_argument("--bytes", type=int, default=1000, help="of a sample")
+    parser.add_argument("--shards", type=positive_int, default=10_000)
+    parser.add_argument("--samples", type=positive_int, default=10, help="of each shard")
+    parser.add_argument("--bytes", type=positive_int, default=1000, help="of a sample")
     parser.add_argument("--folder", type=Path, help="where the shards are written, and removed")
     args = parser.parse_args()
     with scratch(args.folder) as folder:

@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Shown
 
+from benchmarks.common.number_arguments import positive_int
 from benchmarks.scale.many_ranks import NODE, PLAIN
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import Box
@@ -108,7 +109,7 @@ def counted(root: Path, wanted: Sequence[Sequence[tuple[str, Box]]]) -> tuple[in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--nodes", type=positive_int, default=8)
     ranks = NODE * parser.parse_args().nodes
     shown = Shown("", "who reads", "requests", "MB read", "/ state")
     with tempfile.TemporaryDirectory() as folder:

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+from benchmarks.common.number_arguments import positive_int
 from checkpointing.codec import Codec, WordLayout, decode, encode
 from hpckit.config.spec import GptSpec
 from hpckit.trainer.batches.byte_text import VOCAB
@@ -64,10 +65,10 @@ class CodecTimes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--gap", type=int, default=10)
-    parser.add_argument("--chunk-mib", type=int, default=4)
+    parser.add_argument("--rounds", type=positive_int, default=5)
+    parser.add_argument("--steps", type=positive_int, default=40)
+    parser.add_argument("--gap", type=positive_int, default=10)
+    parser.add_argument("--chunk-mib", type=positive_int, default=4)
     settings = parser.parse_args()
     kinds = training_state(settings.steps, settings.gap)
     arms = all_arms()

@@ -38,6 +38,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.common.arm_comparison import write_record
+from benchmarks.common.number_arguments import positive_float, positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.store.save_sizes import pieces
 from benchmarks.store.small_training_run import SmallRun, build_model
@@ -77,13 +78,15 @@ class FollowedArm:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=12, help="measured saves of each kind")
-    parser.add_argument("--lrs", type=float, nargs="+", default=[1e-6, 1e-5, 1e-4])
-    parser.add_argument("--every", type=int, nargs="+", default=[1, 10])
+    parser.add_argument(
+        "--steps", type=positive_int, default=12, help="measured saves of each kind"
+    )
+    parser.add_argument("--lrs", type=positive_float, nargs="+", default=[1e-6, 1e-5, 1e-4])
+    parser.add_argument("--every", type=positive_int, nargs="+", default=[1, 10])
     parser.add_argument("--earlier", type=int, default=200, help="steps at 1e-3 before all")
     parser.add_argument("--settling", type=int, default=40, help="steps before each measurement")
     parser.add_argument("--stored", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--depths", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--depths", type=positive_int, nargs="+", default=[1, 8])
     settings = parser.parse_args()
     torch.set_num_threads(1)  # small matrices
     model = build_model()

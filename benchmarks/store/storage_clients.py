@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_int
 from checkpointing.storage import Storage, open_storage
 from tests.services.ceph import ceph
 from tests.services.ministack import ministack
@@ -42,7 +43,7 @@ Work = Callable[[Storage], float]  # MiB moved
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--server", choices=sorted(SERVERS), default="ceph")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=positive_int, default=6)
     settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, SERVERS[settings.server](Path(folder)) as server:
         storages = {client: _storage(server, client) for client in CLIENTS}

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.arm_comparison import write_record
+from benchmarks.common.number_arguments import positive_float, positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.store.save_sizes import (
     ALL,
@@ -55,10 +56,10 @@ Found = Mapping[str, list[Sizes]]  # arm -> save -> bytes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--saves", type=int, default=20)
-    parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--lr", type=float, default=1e-3, help="the highest, of the demo")
+    parser.add_argument("--saves", type=positive_int, default=20)
+    parser.add_argument("--every", type=positive_int, default=10)
+    parser.add_argument("--depths", type=positive_int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--lr", type=positive_float, default=1e-3, help="the highest, of the demo")
     settings = parser.parse_args()
     torch.set_num_threads(1)  # small matrices; on a busy machine more threads wait for each other
     with scratch() as folder:

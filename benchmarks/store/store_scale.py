@@ -25,6 +25,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table as Shown
 
+from benchmarks.common.number_arguments import positive_int
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.document_container import DocumentContainer
@@ -148,8 +149,10 @@ def measured(layers: int) -> tuple[dict[str, float], int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--layers", type=int, default=8, help="of a stage, that are measured")
-    parser.add_argument("--fsdp", type=int, default=FSDP, help="ranks of FSDP, on paper")
+    parser.add_argument(
+        "--layers", type=positive_int, default=8, help="of a stage, that are measured"
+    )
+    parser.add_argument("--fsdp", type=positive_int, default=FSDP, help="ranks of FSDP, on paper")
     asked = parser.parse_args()
     chunks, ranks = chunks_per_rank(asked.fsdp), TP * asked.fsdp * STAGES
     _tell_requests(

@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.number_arguments import positive_float, positive_int
 from benchmarks.common.scratch import scratch
 from benchmarks.common.stopwatch import Stopwatch
 from benchmarks.common.training_state import TrainingState
@@ -31,9 +32,9 @@ from benchmarks.store.store_writers import PLAIN_WRITE, Writers
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--width", type=int, default=2048, help="of the model's layers")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gib", type=positive_float, default=1.0)
+    parser.add_argument("--width", type=positive_int, default=2048, help="of the model's layers")
+    parser.add_argument("--rounds", type=positive_int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     with scratch(settings.folder) as folder:

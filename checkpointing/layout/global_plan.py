@@ -180,14 +180,18 @@ class GlobalPlan:
     def _common_values(self, rank: int) -> list[ReplicatedContent]:
         if self._world == 1:
             return []
-        holders: dict[str, list[int]] = {}
-        for each in self._classes:
+        classes: dict[str, list[int]] = {}  # numbers of the classes that have a value, by its name
+        for number, each in enumerate(self._classes):
             for name in each.structure.values:
-                holders.setdefault(name, []).extend(each.ranks.tolist())
+                classes.setdefault(name, []).append(number)
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for name, found in classes.items():
+            alike.setdefault(tuple(found), []).append(name)
         groups: dict[tuple[int, ...], list[str]] = {}
-        for name, ranks in holders.items():
+        for numbers, names in alike.items():  # not for each name: a value may be on all ranks
+            ranks = np.concatenate([self._classes[number].ranks for number in numbers])
             if len(ranks) > 1 and rank in ranks:
-                groups.setdefault(tuple(sorted(ranks)), []).append(name)
+                groups[tuple(np.sort(ranks).tolist())] = names
         return [
             ReplicatedContent(
                 _id(ranks, "value", sorted(names)), ranks, "value", values=tuple(sorted(names))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from checkpointing.errors import OtherRankError
-from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.ranks.rank_group import RankGroup, first_reasons
 
 POLL_S, MAX_POLL_S = 0.01, 0.2  # seconds between exchanges among the ranks, at first and at most
 
@@ -59,7 +59,7 @@ class FailureWatch:
                 f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None
             ]
             if failures:
-                self._fail("; ".join(failures))
+                self._fail(first_reasons(failures))
                 return
             if all(is_over for is_over, _ in gathered):
                 return

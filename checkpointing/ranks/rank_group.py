@@ -7,7 +7,7 @@ import logging
 import pickle
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ TIMEOUT = timedelta(hours=2)
 STRUCTURE_TIMEOUT = timedelta(minutes=30)
 # Seconds after which a rank warns that it waits for ranks that may never make the same call.
 WAIT_WARNING_S = 60.0
+# Reasons of ranks in one message: thousands that read the same damaged file say the same.
+MOST_REASONS = 8
 # Of gloo ("Timed out waiting 1000ms") and of the store that its groups meet in ("wait timeout").
 _TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
 
@@ -96,6 +98,49 @@ class RankGroup:
             dist.all_gather_object(things, thing, group=group)
         return things
 
+    def all_gather_alike(
+        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+    ) -> list[T]:
+        """As `all_gather` of things that are equal on many ranks: each of those that differ is sent
+        once, so that what a rank receives does not grow with the number of ranks.
+
+        Args:
+            digest: returns what is equal on ranks whose things are equal, and on no others.
+        """
+        digests, found = self._gather_alike(thing, digest, group)
+        return [found[one] for one in digests]
+
+    def gather_distinct(
+        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+    ) -> list[T]:
+        """As `all_gather_alike`, but returns equal things once, in order of their first ranks."""
+        return [*self._gather_alike(thing, digest, group)[1].values()]
+
+    def _gather_alike(
+        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+    ) -> tuple[list[bytes], dict[bytes, T]]:
+        """Returns the digests of all ranks, and what they stand for."""
+        if self.world_size == 1:
+            return [b""], {b"": thing}
+        mine = digest()
+        digests = self.all_gather(mine, group)
+        firsts: dict[bytes, int] = {}
+        for rank, one in enumerate(digests):
+            firsts.setdefault(one, rank)
+        found = {mine: thing}
+        if self.rank == 0:
+            found = {one: self._received(r, group) if r else thing for one, r in firsts.items()}
+        elif firsts[mine] == self.rank:
+            with report_other_rank():
+                dist.send_object_list([thing], dst=0, group=group)
+        return digests, self.broadcast(found, group)
+
+    def _received(self, rank: int, group: dist.ProcessGroup | None) -> Any:
+        box: list[Any] = [None]
+        with report_other_rank():
+            dist.recv_object_list(box, src=rank, group=group)
+        return box[0]
+
     def from_rank0(self, produce: Callable[[], T]) -> T:
         """Returns what `produce` returns on rank 0; an exception there is raised on every rank.
 
@@ -144,7 +189,7 @@ class RankGroup:
         failures = [found for found in gathered if found]
         if failures:
             kind, _, cause = failures[0]
-            raise kind("; ".join(text for _, text, _ in failures)) from cause
+            raise kind(first_reasons([text for _, text, _ in failures])) from cause
         return result  # type: ignore[return-value]  # None only where T may be None
 
     def _sendable_failure(
@@ -165,6 +210,14 @@ class RankGroup:
                 if group is not None:
                     dist.destroy_process_group(group)
         self.control = self.structures = None
+
+
+def first_reasons(reasons: Sequence[str]) -> str:
+    """Returns the first `MOST_REASONS` of the reasons of several ranks, and how many there are
+    more."""
+    more = len(reasons) - MOST_REASONS
+    told = "; ".join(reasons[:MOST_REASONS])
+    return f"{told}; and {more:,} more rank{'s' if more > 1 else ''}" if more > 0 else told
 
 
 def _can_be_sent(error: Exception) -> bool:

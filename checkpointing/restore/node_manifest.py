@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, StageError
 from checkpointing.format.manifest import ManifestDocument, group_section
-from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.ranks.rank_group import RankGroup, report_other_rank
 from checkpointing.staging.arena import Arena
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
@@ -67,7 +67,8 @@ class _SharedSections:
 
 class NodeManifest:
     """Opens manifests for one rank of a node. `share` and `share_groups` are collectives of the
-    ranks of the node, which call them for the same checkpoint."""
+    ranks of the node, which call them for the same checkpoint; they raise OtherRankError if one of
+    these has ended."""
 
     def __init__(self, store: Store, ranks: RankGroup, here: Collection[int]) -> None:
         """
@@ -134,7 +135,7 @@ class NodeManifest:
             return
         mine = checkpoint.groups_with(tensors)
         if self._ranks.rank != self._reader:
-            dist.send_object_list([mine], dst=self._reader, group=self._ranks.control)
+            self._send_to(self._reader, mine)
             if (shared := self._receive()) is not None:
                 document.hold(self._mapped(shared))
             return
@@ -228,12 +229,17 @@ class NodeManifest:
 
     def _send(self, shared: _SharedSections | None) -> None:
         for rank in self._others:
-            dist.send_object_list([shared], dst=rank, group=self._ranks.control)
+            self._send_to(rank, shared)
+
+    def _send_to(self, rank: int, thing: object) -> None:
+        with report_other_rank():
+            dist.send_object_list([thing], dst=rank, group=self._ranks.control)
 
     def _receive(self, rank: int | None = None) -> Any:
         box: list[Any] = [None]
         source = self._reader if rank is None else rank
-        dist.recv_object_list(box, src=source, group=self._ranks.control)
+        with report_other_rank():
+            dist.recv_object_list(box, src=source, group=self._ranks.control)
         return box[0]
 
 

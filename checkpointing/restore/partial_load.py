@@ -125,7 +125,7 @@ class _Loader:
         target.form(inventory)
         wants = target.wants()
         loaded = _compare(stored, wants, inventory)
-        of_all = self._ranks.all_gather(wants, self._ranks.control)
+        of_all = self._ranks.gather_distinct(wants, wants.digest, self._ranks.control)
         self._check(stored, of_all, inventory, strict)
         if not strict and (names := _without_match(of_all, inventory)):
             raise StructureError(
@@ -192,7 +192,10 @@ class _Loader:
             )
 
     def _read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
-        plan = GlobalPlan(self._ranks.all_gather(structure(tensors, ()), self._ranks.control))
+        held = structure(tensors, ())
+        plan = GlobalPlan(
+            self._ranks.all_gather_alike(held, lambda: held.digest, self._ranks.control)
+        )
         groups = plan.read_groups(self._ranks.rank)
         buffers = self._staging.buffers(tensors)
         mine = [

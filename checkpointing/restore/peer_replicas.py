@@ -12,6 +12,7 @@ from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
 from checkpointing.events import ReplicationOff
 from checkpointing.ranks.peer_address import NetworkLocation, choose_address, network_location
+from checkpointing.ranks.rank_group import first_reasons
 from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.service.client.held_snapshots import (
     REPLICA,
@@ -177,7 +178,7 @@ def why_not(endpoints: Sequence[PeerEndpoint]) -> str | None:
     """Returns why the services of these ranks cannot connect to each other, or None if they can; a
     pure function."""
     problems = [one.problem for one in endpoints if one.problem]
-    return "; ".join(problems) if problems else None
+    return first_reasons(problems) or None
 
 
 def ring_of(endpoints: Sequence[PeerEndpoint], rank: int) -> tuple[tuple[RingNode, ...], int]:

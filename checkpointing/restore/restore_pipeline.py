@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from checkpointing.connections import Connections, CurrentGeneration
 from checkpointing.errors import CheckpointError, FormatError, StructureError
 from checkpointing.events import CheckpointSkipped
-from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.ranks.rank_group import RankGroup, first_reasons
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.resume_source import RestoreResult, Resumer
 from checkpointing.restore.snapshot_choice import RestoreOptions
@@ -159,4 +159,4 @@ class RestorePipeline:
 def _rejections(ranks: RankGroup, check: Check) -> str | None:
     mine = ranks.all_or_none(check)
     reasons = enumerate(ranks.all_gather(mine, ranks.control))
-    return "; ".join(f"rank {rank}: {why}" for rank, why in reasons if why) or None
+    return first_reasons([f"rank {rank}: {why}" for rank, why in reasons if why]) or None

@@ -30,7 +30,7 @@ from checkpointing.staging.staging_buffers import StagingBuffers
 from checkpointing.state.collector_pause import collector_paused
 from checkpointing.state.item_adapters import optimizers
 from checkpointing.state.load_target import LoadTarget
-from checkpointing.state.structure_comparison import Inventory, difference
+from checkpointing.state.structure_comparison import Inventory, difference, json_digest
 from checkpointing.state.tree import Leaves
 
 
@@ -221,11 +221,15 @@ class Resumer:
         """Prepare the state to load a snapshot that has its tensors and the names of its values.
         The content of the values, such as the class of an optimizer, may still make it fail."""
         metadata, values = self._chooser.own_part(left, whole).metadata, dict[str, Json]()
-        for theirs in self._ranks.all_gather(metadata.values, self._ranks.control):
+        saved = metadata.values
+        for theirs in self._ranks.gather_distinct(
+            saved, lambda: json_digest(saved), self._ranks.control
+        ):
             values |= theirs
         inventory = Inventory.made(target.wants().tensors, values)
         self._ranks.all_or_none(lambda: target.form(inventory))
-        wants = self._ranks.all_gather(target.wants(), self._ranks.control)
+        mine = target.wants()
+        wants = self._ranks.gather_distinct(mine, mine.digest, self._ranks.control)
         tensors = {name: spec for one in wants for name, spec in one.tensors.items()}
         if text := difference(wants, replace(inventory, tensors=tensors)):
             raise StructureError(

@@ -21,12 +21,13 @@ from checkpointing.format.torch_dtypes import as_array
 from checkpointing.layout.dtensor_placement import structure
 from checkpointing.layout.global_plan import GlobalPlan, ReadGroup
 from checkpointing.layout.tensor_layout import Structure
+from checkpointing.ranks.rank_group import first_reasons
 from checkpointing.restore.node_manifest import ManifestReading, NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.staging.staging_buffers import StagingBuffers, local
 from checkpointing.staging.tensor_copy import apart, cells_of, is_plain, note_written
 from checkpointing.state.load_target import LoadTarget
-from checkpointing.state.structure_comparison import Inventory, difference
+from checkpointing.state.structure_comparison import Inventory, StateRequirements, difference
 from checkpointing.store.catalog import Catalog, read_catalog, suspected
 from checkpointing.store.checkpoint import BoxRead, CheckedContent, Checkpoint
 from checkpointing.store.read.chunk_copies import StoreCopies
@@ -151,18 +152,12 @@ class Restorer:
         while True:
             stored = self.ranks.from_rank0(partial(self._next, failed))
             problem, readable = self.ranks.all_or_none(partial(self._open_readable, stored, target))
-            wants = target.wants() if readable is not None else None
-            looks = self.ranks.all_gather(
-                (problem, readable and readable.structure, wants), self.ranks.control
-            )
+            problems = [one for one in self.ranks.all_gather(problem, self.ranks.control) if one]
             restored = None
-            if not (problems := [text for text, _, _ in looks if text]):
+            if not problems:
                 assert readable is not None
-                if text := difference((w for _, _, w in looks if w), readable.inventory):
-                    where = self._where(stored.save.id)
-                    raise StructureError(f"the state does not match {where}:{text}")
-                plan = GlobalPlan([found for _, found, _ in looks if found])
-                groups = plan.read_groups(self.ranks.rank)
+                self._require_match(stored, target.wants(), readable.inventory)
+                groups = self._planned(readable.structure).read_groups(self.ranks.rank)
                 names = tensors_read(groups, self.ranks.rank)
                 share = partial(self.manifests.share_groups, readable.checkpoint, names)
                 self.ranks.all_or_none(share)
@@ -177,7 +172,7 @@ class Restorer:
                 broadcast_reads(self.ranks, restored.groups, restored.buffers)
                 distrusted = frozenset[bytes]().union(*(packs for _, packs, _ in answers))
                 return replace(restored, distrusted=distrusted)
-            failed = stored, "; ".join(problems)
+            failed = stored, first_reasons(problems)
 
     def _next(self, failed: tuple[StoredManifest, str] | None) -> StoredManifest:
         """Returns the checkpoint to try (on rank 0).
@@ -294,6 +289,19 @@ class Restorer:
             return self.manifests.share(stored, candidate[0]), candidate[1]
         checkpoint = self.manifests.share(stored)
         return checkpoint, Inventory.of(checkpoint)
+
+    def _planned(self, mine: Structure) -> GlobalPlan:
+        """Returns the plan for the states of all ranks. Collective."""
+        ranks = self.ranks
+        return GlobalPlan(ranks.all_gather_alike(mine, lambda: mine.digest, ranks.control))
+
+    def _require_match(
+        self, stored: StoredManifest, mine: StateRequirements, inventory: Inventory
+    ) -> None:
+        """Raise StructureError if the states of all ranks do not match a checkpoint. Collective."""
+        wants = self.ranks.gather_distinct(mine, mine.digest, self.ranks.control)
+        if text := difference(wants, inventory):
+            raise StructureError(f"the state does not match {self._where(stored.save.id)}:{text}")
 
     def _report(self, stored: StoredManifest, readings: Sequence[ManifestReading]) -> None:
         self.events.emit(

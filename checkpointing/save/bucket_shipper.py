@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from checkpointing.connections import Connections
 from checkpointing.errors import CheckpointError, OtherRankError, SaveError, StageError
 from checkpointing.ranks.failure_watch import FailureWatch
+from checkpointing.ranks.rank_group import first_reasons
 from checkpointing.save import process_exit
 from checkpointing.save.bucket_flow_control import SERVICE_DIED, BucketFlowControl
 from checkpointing.save.save_outcomes import OutcomeListener
@@ -189,7 +190,7 @@ class BucketShipper(SnapshotShipper):
         reasons = [
             f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None
         ]
-        return "; ".join(reasons) or None
+        return first_reasons(reasons) or None
 
     def _begin(self, snapshot: RankSnapshot) -> Callable[[Bucket], None]:
         """Announce a state to the service. Returns the function to call with each full bucket of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from checkpointing.errors import OtherRankError, SaveError
-from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.ranks.rank_group import RankGroup, first_reasons
 from checkpointing.save.save_outcomes import OutcomeListener, SaveOutcome, SaveStatus
 
 POLL_S = 0.2  # seconds between exchanges of the outcomes among ranks
@@ -52,8 +52,6 @@ def _has_failed(outcomes: Sequence[SaveOutcome]) -> bool:
 
 def _problems(outcomes: Sequence[SaveOutcome]) -> str:
     """Describes what went wrong on which ranks; empty if nothing has."""
-    return "; ".join(
-        f"rank {rank}: {outcome.why}"
-        for rank, outcome in enumerate(outcomes)
-        if outcome.fate in (SaveStatus.FAILED, SaveStatus.GONE)
-    )
+    gone = (SaveStatus.FAILED, SaveStatus.GONE)
+    whys = [f"rank {rank}: {one.why}" for rank, one in enumerate(outcomes) if one.fate in gone]
+    return first_reasons(whys)

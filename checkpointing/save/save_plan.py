@@ -137,7 +137,8 @@ class Planner:
     def _gather_structures(self, mine: Structure) -> list[Structure]:
         try:
             with self._ranks.expect_all("saving a state of new names, shapes or types"):
-                return self._ranks.all_gather(mine, self._ranks.structures)
+                group = self._ranks.structures
+                return self._ranks.all_gather_alike(mine, lambda: mine.digest, group)
         except OtherRankError as error:
             raise SaveError(
                 f"rank {self._ranks.rank}: its state has other tensors or values than at the "

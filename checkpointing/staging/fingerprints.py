@@ -33,7 +33,7 @@ WHOLE = 64 << 10
 """Tensors of at most so many bytes are sampled whole."""
 
 _UNIT = 16 << 20  # bytes that one thread reads at a time
-_WORDS = 1 << 24  # words that a device weights at a time
+_WORDS = 1 << 22  # words that a device weights at a time, for which it takes 64 MiB
 # SplitMix64's, as signed integers
 _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
@@ -61,14 +61,20 @@ def device_fingerprint(cells: Tensor) -> Tensor:
     content = _plain(cells).view(-1).view(torch.uint8)
     if rest := content.numel() % 4:
         content = torch.nn.functional.pad(content, (0, 4 - rest))
+    elif content.storage_offset() % 4:  # a view into a larger tensor of smaller elements
+        content = content.clone()
     words = content.view(torch.int32)
     total = torch.zeros((), dtype=torch.int64, device=cells.device)
     for start in range(0, words.numel(), _WORDS):
-        piece = words[start : start + _WORDS].to(torch.int64)
-        place = torch.arange(start + 1, start + 1 + piece.numel(), device=cells.device)
-        weights = place * _FACTORS[0]
-        weights = ((weights ^ (weights >> _SHIFT)) * _FACTORS[1]) | 1
-        total = total + (piece * weights).sum()
+        piece = words[start : start + _WORDS]
+        # in place, since the memory is the training's: two numbers of 8 bytes for each word
+        product = torch.arange(start + 1, start + 1 + piece.numel(), device=cells.device)
+        product *= _FACTORS[0]
+        product ^= product >> _SHIFT
+        product *= _FACTORS[1]
+        product |= 1
+        product *= piece
+        total += product.sum()
     return total
 
 

@@ -89,15 +89,16 @@ def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
     if ranks.world_size == 1:
         return
     mine = fingerprints(leaves)
-    summaries = ranks.all_gather(_summary(mine), ranks.control)
+    names_hash, whole_hash = summary = _summary(mine)
+    summaries = ranks.all_gather(summary, ranks.control)
     first = {names: rank for rank, (names, _) in reversed([*enumerate(summaries)])}
     # compare the contents on ranks with the same names; the details are for the error message
     if len(set(summaries)) > len(first):
-        gathered = ranks.all_gather(mine, ranks.control)
+        gathered = ranks.all_gather_alike(mine, lambda: names_hash + whole_hash, ranks.control)
     # some names are on all ranks and some on a few: one rank of each kind reports
     elif len(first) > 1:
-        is_asked = ranks.rank in first.values()
-        gathered = ranks.all_gather(mine if is_asked else {}, ranks.control)
+        told, digest = (mine, names_hash) if ranks.rank in first.values() else ({}, b"")
+        gathered = ranks.all_gather_alike(told, lambda: digest, ranks.control)
     else:
         return
     if (text := difference_among(gathered)) is None:

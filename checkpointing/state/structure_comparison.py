@@ -3,10 +3,13 @@ text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
+
+from blake3 import blake3
 
 from checkpointing.format.values.branch_kinds import RECORD, branches_of
 from checkpointing.format.values.json_values import Json
@@ -61,6 +64,17 @@ class StateRequirements:
     problems: tuple[str, ...] = ()  # mismatches other than names, shapes and dtypes
     # prefixes of names that the state need not have, since other ranks have them
     covered: tuple[str, ...] = ()
+
+    def digest(self) -> bytes:
+        """Returns a hash of 16 bytes, equal on ranks that need the same."""
+        return json_digest(
+            [sorted(self.tensors.items()), sorted(self.values), self.problems, self.covered]
+        )
+
+
+def json_digest(content: object) -> bytes:
+    """Returns a hash of 16 bytes of what JSON can have; dicts that are equal have the same."""
+    return blake3(json.dumps(content, sort_keys=True).encode()).digest(16)
 
 
 def difference(wants: Iterable[StateRequirements], inventory: Inventory) -> str | None:

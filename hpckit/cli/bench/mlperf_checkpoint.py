@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +14,18 @@ if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.trainer.checkpoint_workload.checkpoint_shapes import CheckpointTiming
 
+_SCALE, _TIMES = "8b", 10
 _MODULE = "hpckit.trainer.checkpoint_workload.checkpoint_timing"
 
 
 def mlperf_checkpoint(
     overrides: SiteOverrides = None,
-    scale: Annotated[str, typer.Option(help="8b, 70b, 405b or 1t.")] = "8b",
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="8b, 70b, 405b or 1t; by default 8b, and all with --plan.", show_default=False
+        ),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -26,12 +33,21 @@ def mlperf_checkpoint(
         ),
     ] = None,
     fraction: Annotated[
-        float, typer.Option(min=1e-6, max=1, help="Share of each tensor of a rank that is kept.")
-    ] = 1.0,
-    times: Annotated[int, typer.Option(min=1, help="Saves, and recoveries.")] = 10,
+        float | None,
+        typer.Option(
+            min=1e-6,
+            max=1,
+            help="Share of each tensor of a rank that is kept, by default 1.",
+            show_default=False,
+        ),
+    ] = None,
+    times: Annotated[
+        int | None,
+        typer.Option(min=1, help="Saves, and recoveries, by default 10.", show_default=False),
+    ] = None,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Only print what each scale asks of a store."),
+        typer.Option("--plan", help="Only print what a whole scale asks of a store."),
     ] = False,
     store_gbps: Annotated[
         float | None,
@@ -57,20 +73,34 @@ def mlperf_checkpoint(
 
     with reported_errors(json):
         out = CommandOutput(json)
-        if scale not in SCALES:
+        if scale is not None and scale not in SCALES:
             raise CommandError(f"--scale: {scale!r} is not one of {', '.join(SCALES)}")
         if plan:
-            if store is not None or overrides:
-                raise CommandError("--plan: measures nothing, so leave out --store and overrides")
-            _print_plan(out, store_gbps)
+            given = {"--store": store, "--fraction": fraction, "--times": times}
+            _refuse_with_plan([name for name, value in given.items() if value is not None])
+            _refuse_with_plan(["overrides"] if overrides else [])
+            _print_plan(out, tuple(SCALES) if scale is None else (scale,), store_gbps)
             return
         if store_gbps is not None:
             raise CommandError("--store-gbps: is only for --plan")
         if store is None:
             raise CommandError("--store: give the store to measure, or --plan to measure nothing")
-        words = ["--scale", scale, "--fraction", str(fraction), "--times", str(times)]
+        scale = scale or _SCALE
+        words = [
+            "--scale",
+            scale,
+            "--fraction",
+            str(fraction or 1.0),
+            "--times",
+            str(times or _TIMES),
+        ]
         timing = _measure(overrides or [], words, _new_store(store), out)
         _print(out, scale, timing)
+
+
+def _refuse_with_plan(given: Sequence[str]) -> None:
+    if given:
+        raise CommandError(f"--plan: measures nothing, so leave out {', '.join(given)}")
 
 
 def _new_store(store: str) -> str:
@@ -144,7 +174,7 @@ def _print(out: CommandOutput, scale: str, timing: CheckpointTiming) -> None:
     out.document({**TIMING.dump_python(timing, mode="json"), "scale": scale, "gib_per_s": rates})
 
 
-def _print_plan(out: CommandOutput, store_gbps: float | None) -> None:
+def _print_plan(out: CommandOutput, scales: Sequence[str], store_gbps: float | None) -> None:
     from hpckit.cli.common.command_output import table
     from hpckit.text.quantities import decimal
     from hpckit.trainer.checkpoint_workload.checkpoint_shapes import GIB, SCALES, plan_of
@@ -153,7 +183,8 @@ def _print_plan(out: CommandOutput, store_gbps: float | None) -> None:
     timed = ("save", "recover") if store_gbps else ()
     shown = table(*head, "PUT of a save", "GET of a recovery", *timed, right=head[1:])
     found = {}
-    for name, shape in SCALES.items():
+    for name in scales:
+        shape = SCALES[name]
         plan = found[name] = plan_of(shape)
         seconds = [f"{shape.bytes / store_gbps / 1e9:.0f} s"] * 2 if store_gbps else []
         shown.add_row(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import DamagedError, OtherRankError
-from checkpointing.ranks.rank_group import RankGroup, report_other_rank
+from checkpointing.ranks.rank_group import RankGroup, first_reasons, report_other_rank
 from tests.unit.checkpointing.lonely_ranks import Lonely
 
 
@@ -81,3 +81,19 @@ def test_an_error_that_cannot_be_sent_is_described_to_the_other_ranks(error: Exc
 def test_a_rank_that_is_late_is_told_from_one_that_has_ended(said: str, what: str) -> None:
     with pytest.raises(OtherRankError, match=what), report_other_rank():
         raise RuntimeError(said)
+
+
+def test_thousands_of_ranks_give_a_few_reasons() -> None:
+    reasons = [f"rank {rank}: it is cut off" for rank in range(16_384)]
+    assert first_reasons(reasons[:8]) == "; ".join(reasons[:8])
+    told = first_reasons(reasons)
+    assert told.endswith("rank 7: it is cut off; and 16,376 more ranks")
+    assert len(told) < 300
+    assert first_reasons([]) == ""
+
+
+def test_alone_a_rank_has_its_own_thing() -> None:
+    """A digest of it is not made."""
+    ranks = RankGroup()
+    assert ranks.all_gather_alike("mine", pytest.fail, None) == ["mine"]
+    assert ranks.gather_distinct("mine", pytest.fail, None) == ["mine"]

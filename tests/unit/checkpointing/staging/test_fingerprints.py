@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from checkpointing.staging import fingerprints
 from checkpointing.staging.fingerprints import (
@@ -64,6 +66,44 @@ def test_it_does_not_depend_on_strides(take) -> None:  # type: ignore[no-untyped
     assert take(cells[:, ::2]) == take(cells[:, ::2].clone())
     complexes = torch.randn(5, dtype=torch.complex64)
     assert take(complexes.conj()) == take(complexes.conj().resolve_conj())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("size", [8, 9])
+def test_a_device_takes_that_of_a_part_of_a_larger_tensor(dtype: torch.dtype, size: int) -> None:
+    cells = random((size + 1,), dtype)[1:]
+    assert by_device(cells) == by_device(cells.clone())
+
+
+def test_a_device_takes_little_memory_beside_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory is the training's: at most two numbers of 8 bytes for each word of a piece."""
+    monkeypatch.setattr(fingerprints, "_WORDS", 1 << 16)
+    cells = torch.arange(1 << 20, dtype=torch.int32)
+    with PeakOfTensors() as peak:
+        by_device(cells)
+    assert peak.bytes <= 2 * 8 * (1 << 16) + 1024
+
+
+class PeakOfTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the tensors that operations make and that are alive at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = self._now = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        known = {one.untyped_storage().data_ptr() for one in args if isinstance(one, Tensor)}
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in known:
+            self._now += made.nbytes
+            self.bytes = max(self.bytes, self._now)
+            weakref.finalize(made, self._free, made.nbytes)
+        return made
+
+    def _free(self, nbytes: int) -> None:
+        self._now -= nbytes
 
 
 @given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 31), st.integers(0, 31))

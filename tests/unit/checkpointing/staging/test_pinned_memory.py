@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from checkpointing.errors import StageError
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.overlap_guard import Versions
 from checkpointing.staging.overlapped_copy import Overlap
@@ -23,7 +25,7 @@ class FakeCuda:
 
     def __init__(self, code: int = 0) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.code = code
+        self.code, self.streams = code, 0
 
     def cudart(self) -> Any:
         return self
@@ -44,6 +46,7 @@ class FakeCuda:
         return FakeStream(self, "current")
 
     def Stream(self, device: torch.device) -> FakeStream:  # noqa: N802
+        self.streams += 1
         return FakeStream(self, "side")
 
     @contextmanager
@@ -82,7 +85,8 @@ def test_all_of_an_arena_is_registered_and_given_back_once() -> None:
 
 
 def test_what_cuda_refuses_is_raised() -> None:
-    with Arena.create(PAGE) as arena, pytest.raises(RuntimeError, match="CUDA error 2"):
+    told = r"CUDA cannot pin 0.0 MiB of host memory, .*: CUDA error 2; use fewer slots"
+    with Arena.create(PAGE) as arena, pytest.raises(StageError, match=told):
         PinnedArena(arena, FakeCuda(code=2))
 
 
@@ -130,3 +134,41 @@ def test_sources_are_held_until_the_copies_are_done() -> None:
     assert alive() is not None
     copying.wait()
     assert alive() is None
+
+
+def test_all_copies_of_a_device_are_made_on_one_stream() -> None:
+    """torch keeps the memory of fingerprints for the stream on which they were taken."""
+    cuda = FakeCuda()
+    for _ in range(3):
+        DeviceCopy([torch.empty(5)], [torch.arange(5.0)], cuda=cuda).wait()
+    assert cuda.streams == 1
+
+
+def test_sources_that_change_beside_their_copy_are_named_without_asking_the_device() -> None:
+    first, second = torch.arange(5.0), torch.arange(7.0)
+
+    class Writes(FakeCuda):
+        """Something writes to a source once the copy has begun."""
+
+        @contextmanager
+        def stream(self, stream: FakeStream) -> Iterator[None]:
+            with super().stream(stream):
+                second.add_(1)
+                yield
+
+    copying = DeviceCopy(
+        [torch.empty(5), torch.empty(7)], [first, second], ["first", "second"], Writes()
+    )
+    copying.wait()
+    with NoDeviceReads():  # type: ignore[no-untyped-call]
+        assert copying.changed == ["second"]
+
+
+class NoDeviceReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Fails if a number is read from a tensor: on a device, that waits for all work before it."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))

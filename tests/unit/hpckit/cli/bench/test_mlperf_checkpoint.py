@@ -18,8 +18,11 @@ from hpckit.cli.main import app
         ("--store s3:/b/x", "--store: s3:/b/x is neither a path nor a URL; did you mean s3://b/x"),
         ("--store file:///tmp", "--store: /tmp exists already; name a folder that does not"),
         ("--store x --store-gbps 3", "--store-gbps: is only for --plan"),
-        ("--plan --store x", "--plan: measures nothing, so leave out --store and overrides"),
-        ("--plan launch.nodes=2", "--plan: measures nothing"),
+        ("--plan --store x", "--plan: measures nothing, so leave out --store"),
+        ("--plan --fraction 1", "--plan: measures nothing, so leave out --fraction"),
+        ("--plan --times 3 --store x", "--plan: measures nothing, so leave out --store, --times"),
+        ("--plan --scale 7b", "--scale: '7b' is not one of 8b, 70b, 405b, 1t"),
+        ("--plan launch.nodes=2", "--plan: measures nothing, so leave out overrides"),
         ("--store x train.steps=4", "train.steps: has no effect on a program"),
     ],
 )
@@ -34,3 +37,10 @@ def test_a_plan_measures_nothing() -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0
     assert list(json.loads(done.stdout)) == ["8b", "70b", "405b", "1t"]
+
+
+def test_a_plan_is_of_one_scale_if_it_is_given() -> None:
+    words = ["bench", "mlperf-checkpoint", "--plan", "--scale", "70b", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert list(json.loads(done.stdout)) == ["70b"]
