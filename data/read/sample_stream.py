@@ -17,7 +17,7 @@ from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
 from data.order.mixed.mixed_order import MixedOrder
-from data.order.mixture import Mixture, MixtureSegment, Weight, continued, segment
+from data.order.mixture import Mixture, MixtureSegment, Weight, continued, same_until, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import Numbers, mixed_streams_of_rank, streams_of_ranks
 from data.order.recurring_skips import MixedSkips, RecurringSkips
@@ -430,7 +430,7 @@ class MixedStream:
         """Return the segments of this mixture for a stream that had those `before` up to
         `position`: its own if they are the same up to there, else those of the stage plan."""
         here = self.mixture.segments
-        is_same = _until(before, position) == _until(here, position)
+        is_same = same_until(position, before, here)
         if self.stage_plan is None or is_same:
             return here
         try:
@@ -492,10 +492,6 @@ def _size(state: State, name: str) -> int | None:
     """Return a positive number of a state, None if it has none."""
     found = state.get(name)
     return found if type(found) is int and found > 0 else None
-
-
-def _until(segments: Sequence[MixtureSegment], position: int) -> list[MixtureSegment]:
-    return [part for part in segments if part.position <= position]
 
 
 def _arranged_plan(

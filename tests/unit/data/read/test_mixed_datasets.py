@@ -314,6 +314,28 @@ def test_named_datasets_may_be_added_and_given_in_another_order(datasets: list[D
         fewer.load_state_dict(after.state_dict())
 
 
+def test_the_same_weights_in_another_order_of_the_datasets_are_no_change(tmp_path: Path) -> None:
+    """Of thirds, the first one is rounded up: the order in which datasets are given decides it."""
+    datasets = {}
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        write_tar(tmp_path / name / "s.tar", [(f"{name}{i:02d}.txt", b"x") for i in range(20)])
+        datasets[name] = open_dataset(tmp_path / name)
+
+    def loader(names: str) -> Loader:
+        of = [datasets[name] for name in names]
+        thirds = [1] * 3
+        return Loader(mixed(of, thirds, names=list(names), stages=[(70, thirds)]), global_batch=5)
+
+    first = loader("abc")
+    take(first, 7)
+    again = loader("cab")
+    again.load_state_dict(first.state_dict())
+    assert again.mixture_change is None
+    assert [batch.keys for batch in take(again, 20)] == [batch.keys for batch in take(first, 20)]
+    assert again.state_dict() == first.state_dict()
+
+
 def test_stages_after_other_weights_begin_where_the_plan_says(datasets: list[Dataset]) -> None:
     """The plan gets the weights that were, in its own order of the datasets, and is asked only if
     they are others than those of the mixture."""

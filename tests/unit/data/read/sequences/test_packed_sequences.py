@@ -276,6 +276,9 @@ def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_pat
     *rest, _ = of_all_ranks(stream, 3, 19, state)
     assert rest == whole[11:]
     changed = mixed(parts, [1, 0], streams=4, window=2)
+    *_, state_of_none = of_all_ranks(stream, 2, 0)
+    *of_changed, _ = of_all_ranks(changed, 1, 5)
+    assert of_all_ranks(changed, 1, 5, state_of_none)[:-1] == of_changed, "no block is packed yet"
     *rest, _ = of_all_ranks(changed, 1, 40, state)
     assert rest[0] == whole[11], "of the block that is packed already"
     documents = {token // MOST for step in rest[20:] for line in step for token in line}
