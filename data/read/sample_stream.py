@@ -411,7 +411,8 @@ class MixedStream:
             return "it has read more datasets than are given; give those, too, with a weight of 0"
         return (
             f"a dataset that it has read is not given; of {', '.join(others)}, shards, seed, "
-            "streams or window may differ; restore them, and give new shards as a further dataset"
+            "streams, window or remix_every may differ; restore them, and give new shards as a "
+            "further dataset"
         )
 
     def resumed(self, state: State, position: int) -> MixedStream:

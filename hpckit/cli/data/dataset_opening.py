@@ -56,6 +56,7 @@ class OrderOverrides:
     seed: int | None = None
     streams: int | None = None
     window: int | None = None
+    remix: int | None = None
 
     @property
     def said(self) -> dict[str, int]:
@@ -86,9 +87,11 @@ def order_of(
         )
     stated = {field: value for field, value in state.items() if field not in _BESIDE}
     for field, value in knobs.said.items():
-        if stated.get(field, value) != value:
+        has = stated.get(field, 0 if field == "remix" else value)
+        if has != value:
+            option = "remix-every" if field == "remix" else field
             raise CommandUsageError(
-                f"--{field} {value}, but the state has {stated[field]}: leave this option out"
+                f"--{option} {value}, but the state has {has}: leave this option out"
             )
     fields = {field: _natural(stated, field) for field in ("seed", "streams", "window", "remix")}
     given = {field: value for field, value in fields.items() if value is not None}
@@ -135,12 +138,12 @@ def open_mixture(
     of_run = {"remix_every": 0} if spec is None else order_options(spec)
     stream = mixed(
         datasets,
-        [1] * len(datasets),
+        [1, *[0] * (len(datasets) - 1)],  # `restored` gives it those of the state
         names=list(given),
         seed=_natural(state, "seed") or 0,
         streams=knobs.streams or of_run.get("streams"),
         window=knobs.window or of_run.get("window"),
-        remix_every=of_run["remix_every"],
+        remix_every=of_run["remix_every"] if knobs.remix is None else knobs.remix,
         block=_natural(state, "block") or 1024,
     )
     return stream.restored({f: value for f, value in state.items() if f not in _BESIDE})
