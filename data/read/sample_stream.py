@@ -634,6 +634,20 @@ def order_of(
         raise DataError(str(error)) from error
 
 
+def check_order_options(stream: SampleStream, options: OrderOptions) -> None:
+    """Raise DataError if an option of the order is given for a stream that was made with another
+    one, which it keeps."""
+    for one in fields(OrderOptions):
+        given = getattr(options, one.name)
+        has = {stream.seed} if one.name == "seed" else {getattr(o, one.name) for o in stream.orders}
+        if given != one.default and has != {given}:
+            raise DataError(
+                f"{one.name}={given!r}: the stream has an order of its own, by {one.name}="
+                f"{', '.join(map(repr, sorted(has)))}; leave it out here, or give it to what makes "
+                "the stream, such as mixed"
+            )
+
+
 def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> SingleStream:
     """Return the samples of a dataset in their stored order, or `samples` of them: the first ones
     of each shard, in proportion. `seed` is passed to transforms. Raises DataError for impossible

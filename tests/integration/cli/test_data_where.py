@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -267,7 +267,7 @@ def test_where_between_checkpoints_of_which_the_later_one_is_of_a_changed_stream
         return Loader(stream, global_batch=5, batch_ramp=ramp)
 
     sources = [f"{name}={tmp_path / name}" for name in "ab"]
-    cases = (
+    cases: tuple[tuple[str, list[str], Callable[[], Loader], Callable[[], Loader]], ...] = (
         ("g", [str(tmp_path / "grown")], lambda: grown([10, 10]), lambda: grown([10, 10, 7])),
         ("m", sources, lambda: weighted([1, 1]), lambda: weighted([3, 1])),
     )

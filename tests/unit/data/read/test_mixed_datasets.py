@@ -205,6 +205,21 @@ def test_a_mixture_has_no_epochs(datasets: list[Dataset]) -> None:
         Loader(mixed(datasets, [1, 1]), global_batch=10, epochs=1, tail="pad")
 
 
+@pytest.mark.parametrize(
+    "option", [{"seed": 3}, {"streams": 4}, {"window": 2}, {"shuffle": False}, {"remix_every": 2}]
+)
+def test_options_of_the_order_are_those_of_the_mixture(
+    datasets: list[Dataset], option: dict[str, Any]
+) -> None:
+    (name,) = option
+    with pytest.raises(DataError, match=f"{name}=.* has an order of its own, by {name}="):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, **option)
+    if name != "shuffle":
+        Loader(mixed(datasets, [1, 1], **option), global_batch=10, **option)
+    with pytest.raises(DataError, match="a mixture never ends"):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, tail="drop")
+
+
 def test_datasets_are_assigned_to_streams_again(datasets: list[Dataset]) -> None:
     usual, remixed = mixed(datasets, [1, 1]), mixed(datasets, [1, 1], remix_every=1)
     state = Loader(usual, global_batch=10).state_dict()

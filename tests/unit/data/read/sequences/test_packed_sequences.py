@@ -49,7 +49,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def loader(dataset: Any, *, pack: Packing | None = None, **options: Any) -> Loader:
-    settings = {"global_batch": BATCH, "streams": 4, "window": 2, "seed": 3, **options}
+    order = {"streams": 4, "window": 2, "seed": 3} if isinstance(dataset, Dataset) else {}
+    settings = {"global_batch": BATCH, **order, **options}
     return Loader(dataset, pack=pack or Packing(LENGTH, block=40), **settings)
 
 
@@ -231,6 +232,8 @@ def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> Non
     ):
         with pytest.raises(DataError, match=says):
             loader(dataset, pack=pack, **options)
+    with pytest.raises(DataError, match="or None, got 4096"):
+        loader(dataset, pack=4096)  # type: ignore[arg-type]
     with ShardWriter(tmp_path / "s-%03d.tar") as writer:
         writer.write({"__key__": "a", "bin": b"1234"})
     with pytest.raises(DataError, match="has no token counts, which packing requires: index the"):
