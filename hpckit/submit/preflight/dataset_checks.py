@@ -189,10 +189,17 @@ def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[st
         return [text if text.startswith(KEY) else f"{KEY}: {text}"], []
     if is_continued:
         return [], []
-    consumed = shares(plan, end_position(spec, plan, sizes))
-    plans, problems = source_plans(spec, consumed, sizes)
+    end = end_position(spec, plan, sizes)
+    plans, problems = source_plans(spec, shares(plan, end), sizes)
     epochs = ", ".join(f"{each.epochs:.3g} of {name}" for name, each in plans.items())
-    return problems, [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]
+    notes = [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]
+    unused = [number for number, stage in enumerate(plan[1:]) if stage.position >= end]
+    if unused:
+        notes.append(
+            f"{KEY}.stages[{unused[0]}]: begins at sample {plan[unused[0] + 1].position:,} of the "
+            f"stream, and {spec.train.steps:,} steps end at {end:,}: it is not reached"
+        )
+    return problems, notes
 
 
 def _validation_problems(spec: RunSpec) -> list[str]:
