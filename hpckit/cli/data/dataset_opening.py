@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,27 @@ def open_shards(
         token_files=None if token_files == TokenFiles() else token_files,
         sources=interactive_sources(),
     )
+
+
+def refuse_in_place(dataset: str) -> None:
+    """Raise CommandUsageError for files of records and tables, which have no index, so that none
+    is looked for."""
+    from data.index.manifest import is_manifest
+    from data.index.record_files.jsonl_files import SUFFIXES
+    from data.index.record_files.record_listing import INDEX
+    from data.index.shard_access import is_url
+
+    path = Path(dataset).expanduser()
+    if is_url(dataset) or is_manifest(path):
+        return
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:
+        if file.name == INDEX or {*SUFFIXES, ".parquet", ".arrow"} & set(file.suffixes):
+            raise CommandUsageError(
+                f"{dataset} has files of records or tables, such as {file.name}, which are read in "
+                "place and have no index: this command takes tars and token files only; `hpckit "
+                f"data where {shlex.quote(dataset)} --position 0 --global-batch 1` opens them"
+            )
 
 
 @dataclass(frozen=True)
