@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -219,6 +220,9 @@ def test_a_mixture_that_changes_at_a_resume_is_looked_at(project: Project) -> No
     assert line.startswith("data.mixture.sources.other.shards: ")
     once = make_spec({"data.mixture.sources": {"web": {**web, "epochs": 0.01}}}, data="mixture")
     assert changed_mixture_problems(before, once) == [], "what was read before is not known"
+    (line,) = changed_mixture_problems(once, replace(once, train=replace(once.train, steps=9999)))
+    assert line.startswith("data.mixture.sources.web: 9999 steps read it ")
+    assert changed_mixture_problems(once, once) == []
 
 
 def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
