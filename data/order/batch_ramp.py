@@ -5,6 +5,7 @@ As `--rampup-batch-size START INCREMENT SAMPLES` of Megatron-LM: the batch begin
 samples and grows by INCREMENT at equal distances, up to its full size after SAMPLES samples.
 """
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,13 @@ class BatchRamp:
     """Samples of a global step after the ramp."""
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            try:
+                object.__setattr__(self, name, operator.index(value))
+            except TypeError as error:
+                raise ValueError(
+                    f"a ramp's {name} must be a whole number, got {value!r}"
+                ) from error
         if min(self.start, self.increment, self.samples) < 1 or self.start >= self.size:
             raise ValueError(
                 f"a ramp needs start, increment and samples of at least 1 and a start below the "

@@ -308,14 +308,38 @@ def continued(
 
     What came before is that of `saved`. If the weights that are planned for `position` are not
     those that are in force, they are from `position` on; later segments are the planned ones. Both
-    begin at position 0, and have as many datasets.
+    begin at position 0, and have as many datasets. Weights that differ by their rounding alone, as
+    those of datasets that are given in another order, are those that were saved.
     """
     before = [part for part in saved if part.position <= position]
     now = [part for part in planned if part.position <= position][-1].parts
-    if before[-1].parts != now:
+    if not _is_rounding(before[-1].parts, now):
         before = [part for part in before if part.position < position]
         before.append(MixtureSegment(position, now))
-    return [*before, *(part for part in planned if part.position > position)]
+    were = {part.position: part for part in saved}
+    for part in planned:
+        if part.position > position:
+            was = were.get(part.position, part)
+            before.append(was if _is_rounding(was.parts, part.parts) else part)
+    return before
+
+
+def same_until(
+    position: int, segments: Sequence[MixtureSegment], others: Sequence[MixtureSegment]
+) -> bool:
+    """Return whether two mixtures have the same segments up to a position, as `continued` compares
+    their weights."""
+    each = [[part for part in of if part.position <= position] for of in (segments, others)]
+    return len(each[0]) == len(each[1]) and all(
+        one.position == other.position and _is_rounding(one.parts, other.parts)
+        for one, other in zip(*each, strict=True)
+    )
+
+
+def _is_rounding(parts: Sequence[int], others: Sequence[int]) -> bool:
+    """Return whether weights are the same up to the last unit, to which they were rounded."""
+    each = zip(parts, others, strict=True)
+    return all(abs(one - other) <= 1 and bool(one) == bool(other) for one, other in each)
 
 
 def _widened(part: MixtureSegment, width: int) -> MixtureSegment:

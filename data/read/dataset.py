@@ -355,13 +355,17 @@ def open_dataset(
         records = open_record_files(shards, unpack) or open_table_files(shards, rows=rows)
     records = records or open_token_files(shards, token_files)
     if records is not None:
-        for option, is_given in (
-            ("rename_files", rename_files is not None),
-            ('broken_shards="skip"', broken_shards == "skip"),
-            ('repeated_shards="keep"', repeated_shards == "keep"),
+        for option, is_given, instead in (
+            ("rename_files", rename_files is not None, "leave it out"),
+            ('broken_shards="skip"', broken_shards == "skip", "leave it out"),
+            (
+                'repeated_shards="keep"',
+                repeated_shards == "keep",
+                "give each file once, and weight datasets by `mixed`",
+            ),
         ):
             if is_given:
-                raise DataError(f"{records.place}: {option} is only for tars; leave it out")
+                raise DataError(f"{records.place}: {option} is only for tars; {instead}")
         return _in_place(records, cache, cache_local, check, reach, unpack)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):

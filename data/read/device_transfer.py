@@ -36,6 +36,14 @@ class DeviceBatches(Iterable[T], Generic[T]):
             return _TransferIterator(self, iterator, _Copies(self._device))
         return map(partial(_on, self._device), iterator)
 
+    def __len__(self) -> int:
+        """Return the length of the source. Raises TypeError where it has none."""
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        """Return True: that it is there does not depend on its length."""
+        return True
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the batches' source, as of the last batch that was delivered here.
 

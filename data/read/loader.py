@@ -34,6 +34,7 @@ from data.read.sample_stream import (
     MixedStream,
     SampleStream,
     SingleStream,
+    check_order_options,
     live_shards,
     mean_bytes,
     store_counts,
@@ -62,8 +63,8 @@ class Loader(Iterable[Batch]):
     world size, changes the order.
 
     Args:
-        dataset: an open one, or a `SampleStream` such as `mixed` makes, which has its own `seed`,
-            `streams`, `window` and `shuffle`.
+        dataset: an open one, or a `SampleStream` such as `mixed` makes, which has its own
+            `OrderOptions`: others are refused.
         options: given as keywords, `Loader(dataset, global_batch=256, rank=rank, ...)`: the fields
             of `LoaderOptions`, or by `from_options` as a whole.
 
@@ -83,10 +84,17 @@ class Loader(Iterable[Batch]):
         stream: SampleStream = (
             SingleStream.of(dataset, options) if isinstance(dataset, Dataset) else dataset
         )
+        if stream is dataset:
+            check_order_options(stream, options)
         if options.epochs is not None and stream.samples == MAX_POSITION:
             raise DataError(
                 f"epochs={options.epochs}: a mixture never ends, as each of its datasets has "
                 "epochs of its own; leave epochs out, and end after a number of steps"
+            )
+        if options.tail != "straddle" and stream.samples == MAX_POSITION:
+            raise DataError(
+                f"tail={options.tail!r}: a mixture never ends, so no step reaches beyond its end; "
+                "leave tail out"
             )
         if options.grow != "refuse" and stream.samples == MAX_POSITION:
             raise DataError(
@@ -537,8 +545,10 @@ def _topology(options: LoaderOptions) -> Topology:
 def _plan_of(stream: SampleStream, topology: Topology, options: LoaderOptions) -> BatchPlan:
     if options.pack is None:
         return SamplePlan(stream, topology)
-    from data.read.sequences.packed_batches import PackPlan
+    from data.read.sequences.packed_batches import Packing, PackPlan
 
+    if not isinstance(options.pack, Packing):
+        raise DataError(f"pack must be a data.Packing or None, got {options.pack!r:.100}")
     return PackPlan.of(stream, topology, options.pack)
 
 

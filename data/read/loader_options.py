@@ -114,6 +114,8 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
         if self.epochs is not None and self.epochs < 1:
             raise DataError(f"epochs must be at least 1, or None for no end; got {self.epochs}")
         ramp = self.batch_ramp
+        if not isinstance(ramp, BatchRamp | None):
+            raise DataError(f"batch_ramp must be a data.BatchRamp or None, got {ramp!r:.100}")
         if ramp is not None and (ramp.size, self.tail) != (self.global_batch, "straddle"):
             raise DataError(
                 f"batch_ramp: it grows to {ramp.size} samples, which global_batch="

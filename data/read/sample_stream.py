@@ -17,7 +17,7 @@ from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
 from data.order.mixed.mixed_order import MixedOrder
-from data.order.mixture import Mixture, MixtureSegment, Weight, continued, segment
+from data.order.mixture import Mixture, MixtureSegment, Weight, continued, same_until, segment
 from data.order.mixture_blocks import MIX_ORDERS, PARTS
 from data.order.rank_shares import Numbers, mixed_streams_of_rank, streams_of_ranks
 from data.order.recurring_skips import MixedSkips, RecurringSkips
@@ -411,7 +411,8 @@ class MixedStream:
             return "it has read more datasets than are given; give those, too, with a weight of 0"
         return (
             f"a dataset that it has read is not given; of {', '.join(others)}, shards, seed, "
-            "streams or window may differ; restore them, and give new shards as a further dataset"
+            "streams, window or remix_every may differ; restore them, and give new shards as a "
+            "further dataset"
         )
 
     def resumed(self, state: State, position: int) -> MixedStream:
@@ -430,7 +431,7 @@ class MixedStream:
         """Return the segments of this mixture for a stream that had those `before` up to
         `position`: its own if they are the same up to there, else those of the stage plan."""
         here = self.mixture.segments
-        is_same = _until(before, position) == _until(here, position)
+        is_same = same_until(position, before, here)
         if self.stage_plan is None or is_same:
             return here
         try:
@@ -492,10 +493,6 @@ def _size(state: State, name: str) -> int | None:
     """Return a positive number of a state, None if it has none."""
     found = state.get(name)
     return found if type(found) is int and found > 0 else None
-
-
-def _until(segments: Sequence[MixtureSegment], position: int) -> list[MixtureSegment]:
-    return [part for part in segments if part.position <= position]
 
 
 def _arranged_plan(
@@ -635,6 +632,20 @@ def order_of(
         )
     except ValueError as error:
         raise DataError(str(error)) from error
+
+
+def check_order_options(stream: SampleStream, options: OrderOptions) -> None:
+    """Raise DataError if an option of the order is given for a stream that was made with another
+    one, which it keeps."""
+    for one in fields(OrderOptions):
+        given = getattr(options, one.name)
+        has = {stream.seed} if one.name == "seed" else {getattr(o, one.name) for o in stream.orders}
+        if given != one.default and has != {given}:
+            raise DataError(
+                f"{one.name}={given!r}: the stream has an order of its own, by {one.name}="
+                f"{', '.join(map(repr, sorted(has)))}; leave it out here, or give it to what makes "
+                "the stream, such as mixed"
+            )
 
 
 def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> SingleStream:

@@ -29,6 +29,7 @@ from data.read.sample_stream import (
     SampleLocations,
     SampleStream,
     SingleStream,
+    check_order_options,
     live_shards,
     mean_bytes,
     order_of,
@@ -99,6 +100,7 @@ class PipelineInput:
         if isinstance(shards, ShardMixture):
             return self._open_mixture(shards)
         if not isinstance(shards, str | Path | Sequence):
+            check_order_options(shards, options)
             return shards
         return SingleStream.of(self._open_shards(shards, options, 0), options)
 

@@ -256,14 +256,17 @@ class PackPlan:
         return np.unique(_joined(found))
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":
-        """Return the plan that continues from `state`. New weights of a mixture apply from the next
-        block on, and the present block is packed with the old ones."""
+        """Return the plan that continues from `state`. New weights of a mixture, and new shards,
+        apply from the next block on, and the present block, if any sequence of it was delivered, is
+        packed with the old ones."""
         saved = dict(state)
         name = saved.pop("pack", None)
         if name != self.packer.identity:
             raise FingerprintError({"pack": (name, self.packer.identity)})
         was = PackPlan.of(self.stream.restored(saved), self.topology, self.packing)
-        stream = self.stream.resumed(saved, was.packer.border(position))
+        is_begun = position % SPAN != 0
+        packed = was.packer.border(position) if is_begun else was.packer.reached(position)
+        stream = self.stream.resumed(saved, packed)
         return PackPlan.of(stream, self.topology, self.packing).skipping(self.skipped)
 
     @property

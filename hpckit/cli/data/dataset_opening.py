@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,27 @@ def open_shards(
     )
 
 
+def refuse_in_place(dataset: str) -> None:
+    """Raise CommandUsageError for files of records and tables, which have no index, so that none
+    is looked for."""
+    from data.index.manifest import is_manifest
+    from data.index.record_files.jsonl_files import SUFFIXES
+    from data.index.record_files.record_listing import INDEX
+    from data.index.shard_access import is_url
+
+    path = Path(dataset).expanduser()
+    if is_url(dataset) or is_manifest(path):
+        return
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:
+        if file.name == INDEX or {*SUFFIXES, ".parquet", ".arrow"} & set(file.suffixes):
+            raise CommandUsageError(
+                f"{dataset} has files of records or tables, such as {file.name}, which are read in "
+                "place and have no index: this command takes tars and token files only; `hpckit "
+                f"data where {shlex.quote(dataset)} --position 0 --global-batch 1` opens them"
+            )
+
+
 @dataclass(frozen=True)
 class OrderOverrides:
     """The fields of an order that were given on the command line; None: not given."""
@@ -56,6 +78,7 @@ class OrderOverrides:
     seed: int | None = None
     streams: int | None = None
     window: int | None = None
+    remix: int | None = None
 
     @property
     def said(self) -> dict[str, int]:
@@ -86,9 +109,11 @@ def order_of(
         )
     stated = {field: value for field, value in state.items() if field not in _BESIDE}
     for field, value in knobs.said.items():
-        if stated.get(field, value) != value:
+        has = stated.get(field, 0 if field == "remix" else value)
+        if has != value:
+            option = "remix-every" if field == "remix" else field
             raise CommandUsageError(
-                f"--{field} {value}, but the state has {stated[field]}: leave this option out"
+                f"--{option} {value}, but the state has {has}: leave this option out"
             )
     fields = {field: _natural(stated, field) for field in ("seed", "streams", "window", "remix")}
     given = {field: value for field, value in fields.items() if value is not None}
@@ -135,12 +160,12 @@ def open_mixture(
     of_run = {"remix_every": 0} if spec is None else order_options(spec)
     stream = mixed(
         datasets,
-        [1] * len(datasets),
+        [1, *[0] * (len(datasets) - 1)],  # `restored` gives it those of the state
         names=list(given),
         seed=_natural(state, "seed") or 0,
         streams=knobs.streams or of_run.get("streams"),
         window=knobs.window or of_run.get("window"),
-        remix_every=of_run["remix_every"],
+        remix_every=of_run["remix_every"] if knobs.remix is None else knobs.remix,
         block=_natural(state, "block") or 1024,
     )
     return stream.restored({f: value for f, value in state.items() if f not in _BESIDE})

@@ -53,6 +53,10 @@ StreamsOption = Annotated[
 WindowOption = Annotated[
     int | None, typer.Option(min=1, help="As for the Loader; by default that of the state, or 8.")
 ]
+RemixEveryOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="As for the Loader; by default that of the state or run, or 0."),
+]
 DtypeOption = Annotated[
     str | None,
     typer.Option(help="Type of the tokens of a flat .bin file; by default uint16."),

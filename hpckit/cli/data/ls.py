@@ -47,12 +47,15 @@ def ls(
     from data.index.manifest import open_manifest
     from data.index.shard_listing import checked_shards
     from data.index.token_files.token_file_listing import open_token_files
+    from hpckit.cli.data.dataset_opening import refuse_in_place
     from hpckit.system.store_timeouts import interactive_sources
 
     screen, source = CommandOutput(json), interactive_sources()
     dataset = str(checked_shards(dataset))
     options = token_files_of(dtype, end_of_text, block_size, column)
     tokens = open_token_files(dataset, options)
+    if tokens is None:
+        refuse_in_place(dataset)
     manifest = open_manifest(dataset, source=source) if tokens is None else tokens
     if shard is None:
         _list_shards(screen, manifest, most)

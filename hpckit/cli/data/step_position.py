@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 LeftOutOf: TypeAlias = "Callable[[Mapping[str, Any]], SkippedRanges]"
 
-_OF_MIXTURE = ("datasets", "segments")
-"""Fields of a state of a mixture, of which a later state has all that earlier ones have."""
-
 
 @dataclass(frozen=True)
 class SkippedUpdate:
@@ -216,7 +213,9 @@ def of_checkpoints(
     `left_out_of` is as for `find_step_position`.
 
     The batch only changes when a run resumes, so it is constant between neighbouring checkpoints,
-    unless some in between were removed: then the positions may not divide evenly.
+    unless some in between were removed: then the positions may not divide evenly. A resume may also
+    change what comes after the earlier checkpoint: the weights of a mixture, the shards, or what is
+    left out. The state of the later one has all of it, and what was before.
     """
     left_out_of = left_out_of or skipped_of
     before = next((one for one in saved if one.step < step), None)
@@ -224,12 +223,13 @@ def of_checkpoints(
     base = before or after
     if base is None:
         return None
-    if base.state.get("batch_ramp"):
+    state = (after or base).state
+    left_out = left_out_of(state)
+    if state.get("batch_ramp"):
         done, at = (0, 0) if before is None else (before.step, position_of(before.state))
-        found = of_ramp(base.state, at, step - 1 - done, left_out_of)
-        return StepPosition(base.state, *found, step)
+        found = of_ramp(state, at, step - 1 - done, left_out_of)
+        return StepPosition(state, *found, step)
     if batch is None and before and after:
-        left_out = left_out_of(after.state)
         begin, end = (left_out.kept_before(position_of(one.state)) for one in (before, after))
         passed = end - begin
         if passed % (after.step - before.step):
@@ -238,12 +238,11 @@ def of_checkpoints(
     steps = step - 1 - base.step
     if steps and batch is None:
         return None
-    left_out, samples = left_out_of(base.state), steps * (batch or 0)
+    samples = steps * (batch or 0)
     if left_out.kept_before(position_of(base.state)) + samples < 0:
         return None
     position = left_out.later(position_of(base.state), samples)
-    mixed = {} if after is None else {n: after.state[n] for n in _OF_MIXTURE if n in after.state}
-    return StepPosition({**base.state, **mixed}, position, batch, step)
+    return StepPosition(state, position, batch, step)
 
 
 def of_ramp(

@@ -57,6 +57,7 @@ def verify_shards(
     from data.index.shard_listing import checked_shards
     from data.index.token_files.token_file_listing import open_token_files
     from hpckit.cli.common.progress_bar import progress_bar
+    from hpckit.cli.data.dataset_opening import refuse_in_place
     from hpckit.system.store_timeouts import interactive_sources
 
     screen, dataset = CommandOutput(json), str(checked_shards(dataset))
@@ -64,6 +65,7 @@ def verify_shards(
     tokens = open_token_files(dataset, options)
     sources = interactive_sources()
     if tokens is None:
+        refuse_in_place(dataset)
         _refuse_shard(Path(dataset))
         manifest = open_manifest(dataset, source=sources)
         others = unlisted_tars(Path(dataset), manifest)
@@ -82,7 +84,7 @@ def verify_shards(
     total = size(sum(verdict.bytes for verdict in verdicts))
     screen.line(
         f"{count(len(verdicts), 'shard')} of {total} checked: "
-        f"{_outcome(len(wrong), unhashed, full)}"
+        f"{_outcome(len(wrong), unhashed, full, tokens is not None)}"
     )
     if others:
         screen.line(f"not verified, as the index does not list them: {listing(others)}")
@@ -115,9 +117,11 @@ def _refuse_shard(path: Path) -> None:
     )
 
 
-def _outcome(wrong: int, unhashed: int, full: bool) -> str:
+def _outcome(wrong: int, unhashed: int, full: bool, is_tokens: bool) -> str:
     if wrong:
         found = f"{wrong:,} damaged"
+    elif is_tokens:
+        found = "sizes and places of documents are right"
     else:
         found = "all whole" if full and not unhashed else "all headers are right"
     if unhashed:

@@ -18,6 +18,7 @@ from hpckit.cli.data.dataset_options import (
     ColumnOption,
     DtypeOption,
     EndOfTextOption,
+    RemixEveryOption,
     SeedOption,
     ShardsArg,
     StateOption,
@@ -89,6 +90,7 @@ def where(
     seed: SeedOption = None,
     streams: StreamsOption = None,
     window: WindowOption = None,
+    remix_every: RemixEveryOption = None,
     dtype: DtypeOption = None,
     end_of_text: EndOfTextOption = None,
     block_size: BlockSizeOption = None,
@@ -129,7 +131,7 @@ def where(
     if skipped and position is not None:
         raise CommandUsageError("--skipped needs --run PLACE or --state FILE: what is left out")
     token_files = token_files_of(dtype, end_of_text, block_size, column)
-    overrides = OrderOverrides(seed, streams, window)
+    overrides = OrderOverrides(seed, streams, window, remix_every)
 
     @cache
     def dataset_of_shards() -> Dataset:

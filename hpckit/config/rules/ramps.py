@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpckit.config.batch_size import batch_ramp, sequence_lengths
+from hpckit.config.batch_size import (
+    batch_ramp,
+    samples_before,
+    sequence_length,
+    sequence_lengths,
+)
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.parallel_degrees import ParallelDegrees
 from hpckit.config.spec import DecoderSpec, RunSpec
@@ -24,6 +29,25 @@ def ramp_violations(spec: RunSpec) -> Iterator[str]:
         if problem:
             yield f"train.batch_ramp: {problem}"
     yield from _sequence_violations(spec)
+
+
+def ramp_notes(spec: RunSpec) -> Iterator[str]:
+    """Yields a line about each ramp of a valid spec that the run ends within."""
+    ramp, sequence, steps = spec.train.batch_ramp, spec.train.sequence_ramp, spec.train.steps
+    last, end = samples_before(spec, steps - 1), samples_before(spec, steps)
+    there = f"{steps:,} steps take {end:,} samples"
+    if ramp is not None and (size := end - last) < spec.train.global_batch:
+        yield (
+            f"train.batch_ramp: grows over {ramp.samples:,} samples, and {there}: the batch ends "
+            f"at {size} of train.global_batch={spec.train.global_batch}"
+        )
+    if sequence is not None and isinstance(spec.model, DecoderSpec):
+        length = sequence_length(spec, last)
+        if length < spec.model.seq_len:
+            yield (
+                f"train.sequence_ramp: grows over {sequence.samples:,} samples, and {there}: "
+                f"sequences end at {length} of model.seq_len={spec.model.seq_len} tokens"
+            )
 
 
 def uneven_sizes(spec: RunSpec, parts: int) -> Iterator[str]:

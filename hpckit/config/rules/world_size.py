@@ -121,9 +121,10 @@ def _micro_batches(spec: RunSpec, nodes: int) -> Iterator[str]:
     for size in (train.global_batch, *ramp_sizes(spec, launched)):
         share = size // found.data
         if share % min(train.micro_batch, share):
+            of_ramp = "" if size == train.global_batch else " of train.batch_ramp"
             yield (
                 f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
-                f"rank ({size} over {what}); try a divisor of {share}"
+                f"rank ({size}{of_ramp} over {what}); try a divisor of {share}"
             )
             return
 

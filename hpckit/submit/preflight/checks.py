@@ -18,6 +18,7 @@ from checkpointing import CheckpointError, local_folder
 from hpckit.agent.device_assignment import choose_devices, visible_gpus
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
+from hpckit.config.rules.ramps import ramp_notes
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import MixtureSpec, PackSpec, RunSpec
 from hpckit.config.spec_error import SpecError
@@ -144,7 +145,8 @@ def preflight(
         problems += unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
     data = check_dataset(spec, pack)
     problems += data.problems
-    return Preflight(data.dataset, problems, [*python.notes, *data.notes])
+    notes = [*python.notes, *data.notes, *ramp_notes(spec)]
+    return Preflight(data.dataset, problems, notes)
 
 
 def _name_problems(spec: RunSpec, project: Project) -> list[str]:

@@ -140,13 +140,17 @@ def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
 
 def changed_mixture_problems(before: RunSpec, spec: RunSpec) -> list[str]:
     """Returns the problems of the mixture with which the run `before` is to continue as `spec`;
-    empty if that is the same one."""
-    is_same = spec.data.mixture is None or spec.data.mixture == before.data.mixture
-    if is_same or not is_training_function(spec):
+    empty if that is the same one, for as many steps. The same one for more steps is compared with
+    its budgets and epochs, unless the run has had another one before."""
+    now, was = spec.data.mixture, before.data
+    if now is None or not is_training_function(spec):
+        return []
+    is_same, is_longer = now == was.mixture, spec.train.steps > before.train.steps
+    if is_same and not (is_longer and was.identity_mixture is None):
         return []
     if not is_built_in(spec) and not _is_missing(spec):
         return []
-    return check_mixture(spec, is_continued=True)[0]
+    return check_mixture(spec, is_continued=not is_same)[0]
 
 
 def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[str], list[str]]:
@@ -189,10 +193,17 @@ def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[st
         return [text if text.startswith(KEY) else f"{KEY}: {text}"], []
     if is_continued:
         return [], []
-    consumed = shares(plan, end_position(spec, plan, sizes))
-    plans, problems = source_plans(spec, consumed, sizes)
+    end = end_position(spec, plan, sizes)
+    plans, problems = source_plans(spec, shares(plan, end), sizes)
     epochs = ", ".join(f"{each.epochs:.3g} of {name}" for name, each in plans.items())
-    return problems, [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]
+    notes = [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]
+    unused = [number for number, stage in enumerate(plan[1:]) if stage.position >= end]
+    if unused:
+        notes.append(
+            f"{KEY}.stages[{unused[0]}]: begins at sample {plan[unused[0] + 1].position:,} of the "
+            f"stream, and {spec.train.steps:,} steps end at {end:,}: it is not reached"
+        )
+    return problems, notes
 
 
 def _validation_problems(spec: RunSpec) -> list[str]:

@@ -44,7 +44,7 @@ def test_ls_and_verify(flat: Path) -> None:
     assert (facts["samples"], facts["tokens"], facts["shards"]) == (4, 31, 1)
     assert len(document("ls", flat, "--block-size", 8, "--shard", 0)["listed"]) == 4
     told = hpckit("verify", flat, "--full", "--end-of-text", END)
-    assert "1 shard of 62 B checked: all headers are right; the contents of 1 shard" in told.output
+    assert "62 B checked: sizes and places of documents are right; the contents of 1" in told.output
     assert "token files have no checksums" in told.output
     assert told.exit_code == NOT_ALL
     flat.write_bytes(flat.read_bytes()[:-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.integration.cli.data_commands import (
     write_shards,
 )
 from tests.unit.checkpointing.store.tensor_checkpoints import make
+from tests.unit.data.tars import write_tar
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
@@ -243,6 +244,70 @@ def test_where_of_a_run_by_its_events(tmp_path: Path, shards: Path) -> None:
         positions = [sample["position"] for sample in told["samples"]]
         assert positions == list(range(position, position + batch))
     assert document("where", shards, "--run", run)["step"] == 7
+
+
+def test_where_between_checkpoints_of_which_the_later_one_is_of_a_changed_stream(
+    tmp_path: Path,
+) -> None:
+    """After the earlier checkpoint, the dataset has grown, or a mixture with a growing batch has
+    got other weights: the checkpoints alone say it."""
+    ramp = BatchRamp(start=2, increment=1, samples=20, size=5)
+
+    def grown(counts: list[int]) -> Loader:
+        folder = tmp_path / "grown"
+        folder.mkdir(exist_ok=True)
+        for shard, count in enumerate(counts):
+            files = [(f"{shard}-{n:02d}.txt", b"text") for n in range(count)]
+            write_tar(folder / f"s-{shard}.tar", files)
+        return Loader(open_dataset(folder), global_batch=4, grow="next_epoch", streams=2)
+
+    def weighted(weights: list[int]) -> Loader:
+        sets = [open_dataset(shards_of(tmp_path / name)) for name in "ab"]
+        stream = mixed(sets, weights, names=list("ab"), block=8)
+        return Loader(stream, global_batch=5, batch_ramp=ramp)
+
+    sources = [f"{name}={tmp_path / name}" for name in "ab"]
+    cases: tuple[tuple[str, list[str], Callable[[], Loader], Callable[[], Loader]], ...] = (
+        ("g", [str(tmp_path / "grown")], lambda: grown([10, 10]), lambda: grown([10, 10, 7])),
+        ("m", sources, lambda: weighted([1, 1]), lambda: weighted([3, 1])),
+    )
+    for name, given, before, after in cases:
+        first, seen = before(), {}
+        for step, batch in enumerate(islice(first, 3), 1):
+            seen[step] = sorted(batch.keys)
+        save_one(tmp_path / name, 3, {"loader": first, "run": {"step": 3}})
+        second = after()
+        second.load_state_dict(first.state_dict())
+        for step, batch in enumerate(islice(second, 6), 4):
+            seen[step] = sorted(batch.keys)
+        save_one(tmp_path / name, 9, {"loader": second, "run": {"step": 9}})
+        for step in range(4, 10):
+            told = document("where", *given, "--run", tmp_path / name, "--step", step)
+            assert sorted(keys(told)) == seen[step], (name, step)
+
+
+def shards_of(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    write_tar(folder / "s.tar", [(f"{folder.name}{n:02d}.txt", b"text") for n in range(15)])
+    return folder
+
+
+def test_where_of_a_mixture_of_many_sources_that_is_assigned_again(tmp_path: Path) -> None:
+    """It has more sources than a block has samples, some of them paused, and `remix_every`, which
+    the state has not."""
+    names = list("abcde")
+    given = [f"{name}={shards_of(tmp_path / name)}" for name in names]
+    sets = [open_dataset(tmp_path / name) for name in names]
+    stream = mixed(sets, [1, 1, 0, 0, 0], names=names, block=4, remix_every=1)
+    loader = Loader(stream, global_batch=4)
+    list(islice(loader, 20))
+    state = ("--state", json.dumps(loader.state_dict()), "--global-batch", 4)
+    refused("where", *given, *state, says="remix_every may differ")
+    told = document("where", *given, *state, "--remix-every", 1)
+    assert sorted(keys(told)) == sorted(next(iter(loader)).keys)
+    alone = Loader(sets[0], global_batch=4).state_dict()
+    common = ("where", tmp_path / "a", "--state", json.dumps(alone), "--global-batch", 4)
+    refused(*common, "--remix-every", 2, says="but the state has 0")
 
 
 def test_a_run_without_a_loader(folder: Path, shards: Path) -> None:

@@ -23,6 +23,7 @@ from data import (
     from_wds,
     mixed,
     open_dataset,
+    to_device,
 )
 from tests.unit.data.tars import write_tar
 
@@ -91,6 +92,19 @@ def test_tqdm_reaches_its_end_after_a_resume(dataset: Dataset) -> None:
         assert (bar.total, bar.n) == (12, 5)
         assert sum(1 for _ in bar) == 7
         assert bar.n == 12
+
+
+def test_batches_on_a_device_have_the_length_of_their_loader(dataset: Dataset) -> None:
+    batches = to_device(Loader(dataset, global_batch=4, epochs=2), "cpu")
+    given = iter(batches)
+    assert [next(given).epoch for _ in range(4)] == [0] * 4
+    assert (batches.steps_done, len(batches)) == (4, 12)
+    assert len(list(batches)) == 8
+    endless = to_device(Loader(dataset, global_batch=4), "cpu")
+    assert endless
+    with pytest.raises(TypeError, match="does not end"):
+        len(endless)
+    assert len(list(to_device((torch.ones(1) for _ in range(3)), "cpu"))) == 3
 
 
 def test_a_bar_of_rich_has_the_right_total(dataset: Dataset) -> None:

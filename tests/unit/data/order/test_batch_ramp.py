@@ -1,5 +1,7 @@
 """The ramp of the batch size, against an enumeration of the rule of Megatron-LM."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,10 +63,11 @@ def test_the_example_of_megatron() -> None:
         ((32, 8, 100, 32), "start below the full batch"),
         ((8, 8, 0, 32), "at least 1"),
         ((8, 7, 100, 32), "divisor of 24, or a start of 11"),
+        ((8, 8, 1e5, 32), "a ramp's samples must be a whole number, got 100000.0"),
     ],
 )
 def test_numbers_that_make_no_ramp_are_refused(
-    numbers: tuple[int, int, int, int], words: str
+    numbers: tuple[Any, Any, Any, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         BatchRamp(*numbers)

@@ -257,3 +257,21 @@ def test_packed_token_files_grow_by_files(tmp_path: Path) -> None:
     again = packed(opened())
     again.load_state_dict(after.state_dict())
     assert len(list(islice(again, 3))) == 3
+
+
+def test_shards_that_come_before_the_first_sequence_are_read_from_the_first_epoch_on(
+    tmp_path: Path,
+) -> None:
+    def packed() -> Loader:
+        files = TokenFiles(dtype="uint16", end_of_text=0)
+        dataset = open_dataset(str(tmp_path / "*.bin"), token_files=files)
+        return loader(dataset, pack=Packing(12, block=16))
+
+    write_flat(tmp_path / "t0.bin", [[1, 0]] * 30)
+    state = packed().state_dict()
+    write_flat(tmp_path / "t1.bin", [[2, 0]] * 20)
+    after, fresh = packed(), packed()
+    after.load_state_dict(state)
+    assert after.growth is not None
+    assert (after.growth.position, after.growth.epoch) == (0, 0)
+    assert after.state_dict() == fresh.state_dict()

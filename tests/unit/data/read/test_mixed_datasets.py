@@ -205,6 +205,21 @@ def test_a_mixture_has_no_epochs(datasets: list[Dataset]) -> None:
         Loader(mixed(datasets, [1, 1]), global_batch=10, epochs=1, tail="pad")
 
 
+@pytest.mark.parametrize(
+    "option", [{"seed": 3}, {"streams": 4}, {"window": 2}, {"shuffle": False}, {"remix_every": 2}]
+)
+def test_options_of_the_order_are_those_of_the_mixture(
+    datasets: list[Dataset], option: dict[str, Any]
+) -> None:
+    (name,) = option
+    with pytest.raises(DataError, match=f"{name}=.* has an order of its own, by {name}="):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, **option)
+    if name != "shuffle":
+        Loader(mixed(datasets, [1, 1], **option), global_batch=10, **option)
+    with pytest.raises(DataError, match="a mixture never ends"):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, tail="drop")
+
+
 def test_datasets_are_assigned_to_streams_again(datasets: list[Dataset]) -> None:
     usual, remixed = mixed(datasets, [1, 1]), mixed(datasets, [1, 1], remix_every=1)
     state = Loader(usual, global_batch=10).state_dict()
@@ -312,6 +327,28 @@ def test_named_datasets_may_be_added_and_given_in_another_order(datasets: list[D
     fewer = Loader(mixed(datasets[:1], [1], names=["a"], block=40), global_batch=10)
     with pytest.raises(FingerprintError, match="more datasets than are given"):
         fewer.load_state_dict(after.state_dict())
+
+
+def test_the_same_weights_in_another_order_of_the_datasets_are_no_change(tmp_path: Path) -> None:
+    """Of thirds, the first one is rounded up: the order in which datasets are given decides it."""
+    datasets = {}
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        write_tar(tmp_path / name / "s.tar", [(f"{name}{i:02d}.txt", b"x") for i in range(20)])
+        datasets[name] = open_dataset(tmp_path / name)
+
+    def loader(names: str) -> Loader:
+        of = [datasets[name] for name in names]
+        thirds = [1] * 3
+        return Loader(mixed(of, thirds, names=list(names), stages=[(70, thirds)]), global_batch=5)
+
+    first = loader("abc")
+    take(first, 7)
+    again = loader("cab")
+    again.load_state_dict(first.state_dict())
+    assert again.mixture_change is None
+    assert [batch.keys for batch in take(again, 20)] == [batch.keys for batch in take(first, 20)]
+    assert again.state_dict() == first.state_dict()
 
 
 def test_stages_after_other_weights_begin_where_the_plan_says(datasets: list[Dataset]) -> None:

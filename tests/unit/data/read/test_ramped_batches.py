@@ -150,6 +150,8 @@ def test_impossible_ramps_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=words):
         Loader(dataset, batch_ramp=RAMP, **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"batch_ramp must be a data\.BatchRamp or None"):
+        Loader(dataset, batch_ramp=(2, 2, 10, 8), global_batch=8)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tail", ["straddle", "drop", "pad"])

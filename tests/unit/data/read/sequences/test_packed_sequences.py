@@ -49,7 +49,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def loader(dataset: Any, *, pack: Packing | None = None, **options: Any) -> Loader:
-    settings = {"global_batch": BATCH, "streams": 4, "window": 2, "seed": 3, **options}
+    order = {"streams": 4, "window": 2, "seed": 3} if isinstance(dataset, Dataset) else {}
+    settings = {"global_batch": BATCH, **order, **options}
     return Loader(dataset, pack=pack or Packing(LENGTH, block=40), **settings)
 
 
@@ -231,6 +232,8 @@ def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> Non
     ):
         with pytest.raises(DataError, match=says):
             loader(dataset, pack=pack, **options)
+    with pytest.raises(DataError, match="or None, got 4096"):
+        loader(dataset, pack=4096)  # type: ignore[arg-type]
     with ShardWriter(tmp_path / "s-%03d.tar") as writer:
         writer.write({"__key__": "a", "bin": b"1234"})
     with pytest.raises(DataError, match="has no token counts, which packing requires: index the"):
@@ -276,6 +279,9 @@ def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_pat
     *rest, _ = of_all_ranks(stream, 3, 19, state)
     assert rest == whole[11:]
     changed = mixed(parts, [1, 0], streams=4, window=2)
+    *_, state_of_none = of_all_ranks(stream, 2, 0)
+    *of_changed, _ = of_all_ranks(changed, 1, 5)
+    assert of_all_ranks(changed, 1, 5, state_of_none)[:-1] == of_changed, "no block is packed yet"
     *rest, _ = of_all_ranks(changed, 1, 40, state)
     assert rest[0] == whole[11], "of the block that is packed already"
     documents = {token // MOST for step in rest[20:] for line in step for token in line}

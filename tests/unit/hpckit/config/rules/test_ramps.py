@@ -18,6 +18,7 @@ from hpckit.config.batch_size import (
 )
 from hpckit.config.learning_rate import lr_factor
 from hpckit.config.names_of_other_tools import key_for
+from hpckit.config.rules.ramps import ramp_notes
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.specs_and_processes import make_spec
@@ -68,6 +69,24 @@ def test_micro_batches_have_to_divide_each_size() -> None:
                 "launch.nproc_per_node": 1,
             }
         )
+
+
+def test_a_ramp_that_the_run_ends_within_is_said() -> None:
+    values = {"train.batch_ramp": BATCH, "train.sequence_ramp": {"start": 16, "samples": 400}}
+    spec = make_spec({**values, "train.steps": 20, "optim.warmup_steps": 1})
+    ramp = batch_ramp(spec, 1)
+    assert ramp is not None
+    seen = [ramp.after(0, steps) for steps in range(1000)]
+    whole = next(n for n, samples in enumerate(seen) if ramp.size_at(samples) == ramp.size)
+    for steps, told in ((whole, 1), (whole + 1, 0)):
+        own = {"train.batch_ramp": BATCH, "train.steps": steps, "optim.warmup_steps": 1}
+        found = make_spec(own)
+        assert len(list(ramp_notes(found))) == told
+    short = {**values, "train.steps": 2, "optim.warmup_steps": 1}
+    of_batch, of_sequences = ramp_notes(make_spec(short))
+    assert of_batch.startswith(f"train.batch_ramp: grows over {BATCH['samples']} samples, and 2 ")
+    assert of_sequences.endswith("sequences end at 16 of model.seq_len=64 tokens")
+    assert list(ramp_notes(make_spec())) == []
 
 
 @pytest.mark.parametrize(

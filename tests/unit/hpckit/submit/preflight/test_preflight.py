@@ -8,7 +8,10 @@ import re
 import socket
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -156,8 +159,14 @@ def test_compressed_tars_are_for_the_caches_of_nodes(project: Project) -> None:
     assert "is neither gzip nor zstd data" in line
 
 
-def look_at_mixture(base: Path, **sources: dict[str, Any]) -> tuple[list[str], list[str]]:
-    values: dict[str, Any] = {"data.mixture.sources": sources, "data.mixture.unit": "tokens"}
+def look_at_mixture(
+    base: Path, more: Mapping[str, Any] = MappingProxyType({}), **sources: dict[str, Any]
+) -> tuple[list[str], list[str]]:
+    values: dict[str, Any] = {
+        **more,
+        "data.mixture.sources": sources,
+        "data.mixture.unit": "tokens",
+    }
     values |= {"train.steps": 3, "optim.warmup_steps": 1}
     spec = make_spec({**values, "data.mixture.block": 64}, data="mixture")
     return check_mixture(with_absolute_paths(spec, base))
@@ -188,6 +197,13 @@ def test_a_mixture_is_compared_with_its_sources(project: Project) -> None:
     )
     assert "sources.web.budget: 3 steps take" in line
     assert "more than 800" in other
+    late = {"data.mixture.stages": [{"step": 3, "weights": {"web": 1}}]}
+    problems, (_, note) = look_at_mixture(base, late, web=web, code=code)
+    assert problems == []
+    assert note == (
+        "data.mixture.stages[0]: begins at sample 585 of the stream, and 3 steps end at 585: it is "
+        "not reached"
+    )
 
 
 def test_a_mixture_that_changes_at_a_resume_is_looked_at(project: Project) -> None:
@@ -204,6 +220,9 @@ def test_a_mixture_that_changes_at_a_resume_is_looked_at(project: Project) -> No
     assert line.startswith("data.mixture.sources.other.shards: ")
     once = make_spec({"data.mixture.sources": {"web": {**web, "epochs": 0.01}}}, data="mixture")
     assert changed_mixture_problems(before, once) == [], "what was read before is not known"
+    (line,) = changed_mixture_problems(once, replace(once, train=replace(once.train, steps=9999)))
+    assert line.startswith("data.mixture.sources.web: 9999 steps read it ")
+    assert changed_mixture_problems(once, once) == []
 
 
 def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
