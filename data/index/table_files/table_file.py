@@ -1,5 +1,6 @@
 """A table on disk: its groups of rows, each of which is read as a whole."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,6 +14,8 @@ MOST_GROUP_BYTES = 4 << 30
 
 _DAMAGED = (MemoryError, OverflowError, SystemError, ValueError, OSError, KeyError)
 _MAGIC = b"ARROW1"
+
+_log = logging.getLogger(__name__)
 
 
 class RowGroup(NamedTuple):
@@ -99,25 +102,57 @@ def open_arrow(path: Path) -> TableFile:
     pa = pyarrow_for(path)
     file = examined(path, "uint8")
     groups: list[RowGroup] = []
-    at = 0
+    begin = at = 0
     try:
         with pa.memory_map(str(path)) as mapped:  # of which only the headers are read
             if mapped.read(len(_MAGIC)) == _MAGIC:
-                at = 8  # the stream that is in a file
+                begin = at = 8  # of the stream that is in a file
             mapped.seek(at)
             reader = pa.ipc.open_stream(mapped)
             schema = reader.schema
-            if any(pa.types.is_dictionary(field.type) for field in schema):
+            coded = [field.name for field in schema if _has_dictionary(pa, field.type)]
+            if coded:
                 raise DataError(
-                    f"{path}: columns of dictionaries are not read; write them as plain values"
+                    f"{path}: its columns {coded} are dictionaries or contain some, which are not "
+                    "read; write them as plain values"
                 )
             at = mapped.tell()
             while (batch := _next(reader)) is not None:
                 groups.append(RowGroup(batch.num_rows, at, mapped.tell() - at))
                 at = mapped.tell()
+            _check_end(path, mapped, at, is_stream=begin == 0)
     except (pa.ArrowException, *_DAMAGED) as error:
         raise _damaged(path, at, f"record batch {len(groups)}", error) from error
     return _table(file, "arrow", schema, groups)
+
+
+def _check_end(path: Path, mapped: Any, at: int, *, is_stream: bool) -> None:
+    """Check that record batches which end at byte `at` are all that were written. Raises
+    ShardError for a file without its footer, as its writer leaves it if it is killed; a stream may
+    end without a mark."""
+    size = mapped.size()
+    if is_stream:
+        if at == size:
+            _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, size)
+        return
+    mapped.seek(max(at, size - len(_MAGIC)))
+    if mapped.read() != _MAGIC:
+        raise ShardError(path, size, "has no footer, so it is cut short; copy or write it again")
+
+
+def _has_dictionary(pa: Any, kind: Any) -> bool:
+    """Return whether a type is a dictionary or contains one."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(pa, kind.storage_type)
+    if of.is_map(kind):
+        return _has_dictionary(pa, kind.key_type) or _has_dictionary(pa, kind.item_type)
+    if of.is_struct(kind) or of.is_union(kind):
+        return any(_has_dictionary(pa, kind.field(i).type) for i in range(kind.num_fields))
+    value = getattr(kind, "value_type", None)  # of lists
+    return value is not None and _has_dictionary(pa, value)
 
 
 def _next(reader: Any) -> Any:
@@ -151,5 +186,8 @@ def pyarrow_for(path: Path | str) -> Any:
 
 def _damaged(path: Path | str, offset: int, where: str, error: Exception) -> ShardError:
     reason = " ".join(str(error).split())
+    if "decrypt" in reason:
+        problem = f"{where} is encrypted, which is not supported ({reason:.200}); write it plainly"
+        return ShardError(path, offset, problem)
     problem = f"{where} is damaged or cut short ({reason:.200}); copy it again"
     return ShardError(path, offset, problem)

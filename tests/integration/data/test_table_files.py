@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import pickle
@@ -174,7 +175,7 @@ def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     cases: tuple[tuple[Any, bool, str], ...] = (
         (folder, False, r"2\.parquet has the columns \['other'\]"),
         ([folder / "0.parquet"] * 2, False, "given twice"),
-        (tmp_path / "d.arrow", True, "columns of dictionaries"),
+        (tmp_path / "d.arrow", True, r"columns \['c'\] are dictionaries"),
         ("s3://bucket/x.parquet", False, "only read from a file system"),
         (folder / "none-*.parquet", False, "nothing is there"),
         (tmp_path / "none", True, "not a table"),
@@ -243,13 +244,63 @@ def test_streams_are_chosen_by_the_groups_and_a_state_keeps_its_own(
         Loader(dataset, streams=10, **options).load_state_dict(states[0])
 
 
+@pytest.mark.parametrize("most_bytes", [1, 1 << 30])
 def test_groups_are_kept_up_to_a_number_of_bytes_and_thrashing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    most_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(table_samples, "UNPACKED_GROUPS", UnpackedGroups(1))
-    monkeypatch.setattr(table_samples, "_LOADS", 5)
+    """One row of each group is read in turn. Many groups alone are no thrashing."""
+    monkeypatch.setattr(table_samples, "UNPACKED_GROUPS", UnpackedGroups(most_bytes))
+    monkeypatch.setattr(table_samples, "_AGAIN", 5)
     dataset = open_dataset(parquet(tmp_path))
     with caplog.at_level(logging.WARNING):
-        for number in range(0, N, 5):
+        for number in [*range(0, N, 8)] * 2:
             dataset.read(number)
-    assert "unpacked again for each 1." in caplog.text
+    assert ("unpacked again for each 1.0 rows" in caplog.text) == (most_bytes == 1)
+
+
+def test_an_arrow_file_whose_writer_was_killed_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole record batches are there, and no end: a file needs its footer, a stream may end so."""
+    rows, path = table(0, N), tmp_path / "a.arrow"
+    for kind, is_refused in ((pa.ipc.new_file, True), (pa.ipc.new_stream, False)):
+        written = io.BytesIO()
+        writer = kind(written, rows.schema)
+        for batch in rows.to_batches(max_chunksize=8)[:3]:
+            writer.write_batch(batch)
+        path.write_bytes(written.getvalue())
+        if is_refused:
+            with pytest.raises(ShardError, match="has no footer, so it is cut short") as caught:
+                open_dataset(path, rows=True)
+            assert str(path) in str(caught.value)
+            assert not caplog.messages
+        else:
+            assert len(open_dataset(path, rows=True)) == 24
+            assert "no end-of-stream mark" in caplog.text
+
+
+def test_dictionaries_inside_other_columns_of_arrow_are_refused_when_it_is_opened(
+    tmp_path: Path,
+) -> None:
+    coded = pa.array(["a", "b", "a"]).dictionary_encode()
+    columns = {
+        "struct": pa.StructArray.from_arrays([coded], ["x"]),
+        "list": pa.ListArray.from_arrays([0, 1, 2, 3], coded),
+        "map": pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["k"] * 3), coded),
+    }
+    for name, column in columns.items():
+        rows, path = pa.table({"n": [1, 2, 3], name: column}), tmp_path / f"{name}.arrow"
+        with pa.ipc.new_stream(str(path), rows.schema) as writer:
+            writer.write_table(rows)
+        with pytest.raises(DataError, match=rf"columns \['{name}'\] are dictionaries"):
+            open_dataset(path, rows=True)
+
+
+def test_an_encrypted_table_is_not_called_damaged(tmp_path: Path) -> None:
+    path = parquet(tmp_path) / "0.parquet"
+    path.write_bytes(path.read_bytes()[:-4] + b"PARE")  # as one with an encrypted footer ends
+    with pytest.raises(ShardError, match="its footer is encrypted, which is not supported"):
+        open_dataset(path)
