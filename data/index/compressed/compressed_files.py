@@ -75,8 +75,11 @@ class Unpacker:
             )
         folder = self.cache.expanduser().absolute() / FOLDER
         try:
-            _make_private(folder)
             regular_file_version(str(path))
+        except OSError as error:
+            raise ShardError(path, 0, f"cannot be read: {error.strerror}") from error
+        try:
+            _make_private(folder)
             with path.open("rb") as source:
                 version = file_version(os.fstat(source.fileno()))
                 name = f"{path.absolute()}\n{version.bytes}\n{version.tag}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from data.errors import DataError, ShardError
+from data.index.record_files.litdata_files import ROWS_END
 from data.index.record_files.record_file import RESERVED
 from data.index.token_files.token_file import TokenFile, examined, read_range
 
@@ -99,14 +100,37 @@ def open_parquet(path: Path) -> TableFile:
 
 def open_arrow(path: Path) -> TableFile:
     """Return the record batches of an Arrow file or stream. Raises as `open_parquet`."""
-    pa = pyarrow_for(path)
     file = examined(path, "uint8")
+    return _open_batches(file, 0, file.bytes)
+
+
+def open_arrow_rows(path: Path, rows: int) -> TableFile:
+    """Return the record batches of the Arrow file at the end of a chunk of LitData, which has so
+    many rows. Raises as `open_parquet`."""
+    file = examined(path, "uint8")
+    least = 4 + len(ROWS_END)
+    end = read_range(file.path, max(0, file.bytes - least), min(least, file.bytes))
+    begin = file.bytes - least - int.from_bytes(end[:4], "little")
+    if end[4:] != ROWS_END or begin < 0:
+        problem = "its items are not rows of Arrow as those of the first chunk, or it is cut short"
+        raise ShardError(path, file.bytes, f"{problem}; copy it again")
+    table = _open_batches(file, begin, file.bytes - least)
+    if (found := sum(group.rows for group in table.groups)) != rows:
+        raise ShardError(path, begin, f"has {found} rows, but index.json says {rows}; copy both")
+    return table
+
+
+def _open_batches(file: TokenFile, begin: int, end: int) -> TableFile:
+    """Return the record batches of the Arrow file or stream in these bytes of a file."""
+    path = Path(file.path)
+    pa = pyarrow_for(path)
     groups: list[RowGroup] = []
-    begin = at = 0
+    at = begin
     try:
-        with pa.memory_map(str(path)) as mapped:  # of which only the headers are read
-            if mapped.read(len(_MAGIC)) == _MAGIC:
-                begin = at = 8  # of the stream that is in a file
+        with pa.memory_map(file.path) as mapped:  # of which only the headers are read
+            mapped.seek(begin)
+            is_stream = mapped.read(len(_MAGIC)) != _MAGIC
+            at = begin if is_stream else begin + 8  # the stream that is in a file
             mapped.seek(at)
             reader = pa.ipc.open_stream(mapped)
             schema = reader.schema
@@ -120,24 +144,23 @@ def open_arrow(path: Path) -> TableFile:
             while (batch := _next(reader)) is not None:
                 groups.append(RowGroup(batch.num_rows, at, mapped.tell() - at))
                 at = mapped.tell()
-            _check_end(path, mapped, at, is_stream=begin == 0)
+            _check_end(path, mapped, at, end, is_stream=is_stream)
     except (pa.ArrowException, *_DAMAGED) as error:
         raise _damaged(path, at, f"record batch {len(groups)}", error) from error
     return _table(file, "arrow", schema, groups)
 
 
-def _check_end(path: Path, mapped: Any, at: int, *, is_stream: bool) -> None:
-    """Check that record batches which end at byte `at` are all that were written. Raises
-    ShardError for a file without its footer, as its writer leaves it if it is killed; a stream may
-    end without a mark."""
-    size = mapped.size()
+def _check_end(path: Path, mapped: Any, at: int, end: int, *, is_stream: bool) -> None:
+    """Check that record batches which end at byte `at`, of a file or stream that ends at `end`, are
+    all that were written. Raises ShardError for a file without its footer, as its writer leaves it
+    if it is killed; a stream may end without a mark."""
     if is_stream:
-        if at == size:
-            _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, size)
+        if at == end:
+            _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, end)
         return
-    mapped.seek(max(at, size - len(_MAGIC)))
-    if mapped.read() != _MAGIC:
-        raise ShardError(path, size, "has no footer, so it is cut short; copy or write it again")
+    mapped.seek(max(at, end - len(_MAGIC)))
+    if mapped.read(len(_MAGIC)) != _MAGIC:
+        raise ShardError(path, end, "has no footer, so it is cut short; copy or write it again")
 
 
 def _has_dictionary(pa: Any, kind: Any) -> bool:

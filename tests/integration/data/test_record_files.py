@@ -363,6 +363,14 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda i: i["shards"][0]["raw_data"].update(basename="a\0b"), "not the name of a file"),
         (lambda i: i["shards"][0].update(zip_data=[1]), "not described as of MDS"),
         (lambda i: i["shards"][0].update(format="csv"), "format 'csv'"),
+        (
+            lambda i: i["shards"][0].update(
+                raw_data={"basename": "none", "bytes": 1},
+                zip_data={"basename": "none.br"},
+                compression="br:11",
+            ),
+            "shard 0 is compressed by 'br'",
+        ),
         (lambda i: i["shards"][0]["column_names"].__setitem__(0, "__key__"), "reserved name"),
     ],
 )
@@ -385,6 +393,9 @@ def test_an_index_of_mds_that_cannot_be_read_is_refused(
         (lambda i: i["config"]["data_format"].__setitem__(0, "pil"), "the format 'pil'"),
         (lambda i: i["config"]["data_format"].__setitem__(0, "no_header_tensor:10"), "the format"),
         (lambda i: i["config"].update(encryption={"algorithm": "fernet"}), "encrypted"),
+        (lambda i: i["config"].update(compression_level="batch"), "compression_level 'batch'"),
+        (lambda i: i["config"].update(compression="zstd"), "neither gzip nor zstd|give cache="),
+        (lambda i: i["chunks"].__setitem__(0, 5), "chunk 0 is not described as LitData does"),
         (lambda i: i["config"].update(data_spec="[1, {"), "data_spec cannot be read"),
         (lambda i: i["config"].update(data_spec="[1, [2]]"), "data_spec cannot be read"),
         (lambda i: i["chunks"][0].update(dim=100), "streams of tokens"),

@@ -75,7 +75,33 @@ def arrow_file(folder: Path) -> Any:
     return folder / "a.arrow"
 
 
+def litdata_chunk(rows: Any, compression: str | None = None) -> bytes:
+    """A chunk as LitData writes items of plain values: records of no bytes, then rows of Arrow."""
+    written = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(written, rows.schema, options=options) as writer:
+        writer.write_table(rows, max_chunksize=8)
+    arrow = written.getvalue()
+    count = rows.num_rows
+    head = struct.pack(f"<{count + 2}I", count, *[4 * (count + 2)] * (count + 1))
+    return head + arrow + struct.pack("<I", len(arrow)) + b"LDARW01\0"
+
+
+def litdata(folder: Path) -> Any:
+    chunks = []
+    for number, (first, end) in enumerate(((0, 30), (30, N))):
+        chunk = litdata_chunk(table(first, end), "zstd" if number else None)
+        name = f"chunk-0-{number}.bin"
+        (folder / name).write_bytes(chunk)
+        chunks.append({"filename": name, "chunk_size": end - first, "dim": None})
+    spec = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
+    config = {"compression": None, "data_format": ["json"], "data_spec": spec}
+    (folder / "index.json").write_text(json.dumps({"chunks": chunks, "config": config}))
+    return folder
+
+
 KINDS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
+    "litdata": (litdata, {}),
     "parquet": (parquet, {}),
     "save_to_disk": (saved, {"rows": True}),
     "arrow": (arrow_file, {"rows": True}),
@@ -132,10 +158,10 @@ def test_another_table_is_not_resumed_and_a_changed_one_is_noticed(tmp_path: Pat
 def test_a_table_that_is_cut_short_is_refused_with_its_place(tmp_path: Path, kind: str) -> None:
     write, options = KINDS[kind]
     place = write(tmp_path)
-    path = sorted(tmp_path.glob("*.parquet")) + sorted(tmp_path.glob("*.arrow"))
+    path = [one for end in ("parquet", "arrow", "bin") for one in sorted(tmp_path.glob(f"*.{end}"))]
     content = path[-1].read_bytes()
     path[-1].write_bytes(content[:3000] if kind == "arrow" else content[:-200])
-    with pytest.raises(ShardError, match="damaged or cut short") as caught:
+    with pytest.raises(ShardError, match=r"damaged or cut short|or it is cut short") as caught:
         open_dataset(place, **options)
     assert str(path[-1]) in str(caught.value)
 
@@ -304,3 +330,28 @@ def test_an_encrypted_table_is_not_called_damaged(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4] + b"PARE")  # as one with an encrypted footer ends
     with pytest.raises(ShardError, match="its footer is encrypted, which is not supported"):
         open_dataset(path)
+
+
+def test_chunks_of_litdata_that_are_not_what_their_index_says_are_refused(tmp_path: Path) -> None:
+    litdata(tmp_path)
+    assert len(open_dataset(tmp_path / "index.json")) == N
+    second, first = tmp_path / "chunk-0-1.bin", (tmp_path / "chunk-0-0.bin").read_bytes()
+    content = second.read_bytes()
+    record = struct.pack("<I", 1) + b"1"
+    plain = struct.pack("<3I", 1, 12, 12 + len(record)) + record
+    for written, said in (
+        (litdata_chunk(table(30, N - 1)), r"has 10 rows, but index\.json says 11"),
+        (plain, "not rows of Arrow as those of the first chunk"),
+        (content[:-12] + b"\xff" * 4 + content[-8:], "or it is cut short"),
+        (b"", "or it is cut short"),
+    ):
+        second.write_bytes(written)
+        with pytest.raises(ShardError, match=said):
+            open_dataset(tmp_path)
+    second.write_bytes(first)
+    index = json.loads((tmp_path / "index.json").read_text())
+    index["chunks"].insert(0, {"filename": "plain.bin", "chunk_size": 1, "dim": None})
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "plain.bin").write_bytes(plain)
+    with pytest.raises(ShardError, match="rows of Arrow as those of the first chunk are not"):
+        open_dataset(tmp_path)
