@@ -542,3 +542,50 @@ def test_the_lines_of_a_large_file_are_found_once(
     again = open_dataset(tmp_path / "0.jsonl")
     assert again.fingerprint == first.fingerprint
     assert same(again.read(7), rows[7])
+
+
+def test_lines_of_another_version_of_the_same_size_are_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines of different lengths change places where no probe looks."""
+    monkeypatch.setattr(jsonl_files, "_FEW_BYTES", 1)
+    monkeypatch.setattr(token_file, "PROBES", 2)
+    monkeypatch.setattr(token_file, "PROBE_BYTES", 8)
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"n": n, "text": "x" * (n % 7)}).encode() + b"\n" for n in range(50)]
+    for again in (False, True):
+        if again:
+            lines[20:22] = lines[21], lines[20]
+        path.write_bytes(b"".join(lines))
+        os.utime(path, ns=(0, again))
+        dataset = open_dataset(path)
+        assert (tmp_path / "a.jsonl.index").is_file()
+        assert [dataset.read(n)["n"] for n in (20, 21)] == ([21, 20] if again else [20, 21])
+
+
+def test_lines_of_nothing_but_spaces_are_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    content = b' \n{"n": 0}\n\t \r\n {"n": 1} \n\r\n  \r\n{"n": 2}\r\n {"n": 3}\n \n   '
+    path.write_bytes(content)
+    for piece in (1, 2, 3, 7, 1 << 20):
+        monkeypatch.setattr(jsonl_files, "_PIECE", piece)
+        dataset = open_dataset(path)
+        assert [dataset.read(i)["n"] for i in range(len(dataset))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{\n "n": 1\n}\n', b'[{"n": 1}]\n', b'{"n": 1}\r{"n": 2}\r', b"n\n1\n"]
+)
+def test_what_is_not_one_object_in_each_line_is_refused_when_it_is_opened(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(ShardError, match="its lines are not objects of JSON"):
+        open_dataset(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(b'{"torn\n{"n": 1}\n')
+    dataset = open_dataset(tmp_path / "a.jsonl")
+    assert dataset.read(1)["n"] == 1
+    with pytest.raises(ShardError, match="record 000000000000 cannot be read"):
+        dataset.read(0)
