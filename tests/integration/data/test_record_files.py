@@ -23,6 +23,8 @@ from data import DataError, FingerprintError, Loader, SampleError, ShardError, o
 from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
+from data.index.compressed import compressed_files
+from data.index.compressed.unpacked_files import bytes_in
 from data.index.dataset_verification import verify
 from data.index.record_files import jsonl_files
 from data.index.token_files import token_file
@@ -219,6 +221,26 @@ def test_unpacked_files_are_evicted_when_no_process_uses_them(tmp_path: Path) ->
     assert cache_maintenance.prune(options["cache"], one) == one
     assert kept() == [], "the shard was used last"
     store.close()
+
+
+def test_the_files_of_a_cache_are_not_counted_for_each_small_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To count them took time in proportion to the square of their number."""
+    content = zstd(tar_of(tmp_path))
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number:02d}.tar.zst").write_bytes(content)
+    counted = list[Path]()
+
+    def count(folder: Path) -> int:
+        counted.append(folder)
+        return bytes_in(folder)
+
+    monkeypatch.setattr(compressed_files, "bytes_in", count)
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    assert len(open_dataset(tmp_path / "in", **options)) == 100
+    assert len(counted) == 2
 
 
 def test_compressed_lines_and_shards_are_unpacked_too(tmp_path: Path) -> None:
