@@ -154,6 +154,25 @@ def test_another_table_is_not_resumed_and_a_changed_one_is_noticed(tmp_path: Pat
         Loader(open_dataset(tmp_path), global_batch=4).load_state_dict(state)
 
 
+def test_groups_of_two_versions_of_a_table_are_never_mixed(tmp_path: Path) -> None:
+    """Both have the same size, and the shard of all groups is open already."""
+    path, sizes = tmp_path / "a.parquet", list[int]()
+
+    def write(base: int) -> None:
+        rows = pa.table({"n": pa.array(range(base, base + N), pa.int64())})
+        pq.write_table(rows, tmp_path / "new", row_group_size=8, use_dictionary=False)
+        sizes.append((tmp_path / "new").stat().st_size)
+        (tmp_path / "new").replace(path)
+
+    write(1000)
+    dataset = open_dataset(path)
+    assert dataset.read(0)["n"] == 1000
+    write(2000)
+    assert sizes[0] == sizes[1]
+    with pytest.raises(ShardError, match="has changed since the dataset was opened"):
+        dataset.read(N - 1)
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_table_that_is_cut_short_is_refused_with_its_place(tmp_path: Path, kind: str) -> None:
     write, options = KINDS[kind]
