@@ -176,18 +176,31 @@ class _CountedRoom:
             self._left = min(room, _COUNTED)
 
 
-def unpacked_shards(shards: Shards, unpack: Unpack) -> Shards:
+def unpacked_shards(shards: Shards, unpack: Unpack, *, skip_broken: bool = False) -> Shards:
     """Return the shards with the unpacked files in the place of compressed ones; unchanged if there
-    are none. Raises DataError, and what `unpack` raises."""
+    are none. With `skip_broken`, files that are damaged or cut short are left out with a warning,
+    if there are others. Raises DataError, and what `unpack` raises."""
     items: Sequence[str | Path] = [shards] if isinstance(shards, str | Path) else shards
     found = [_compressed(str(item)) for item in items]
     if not any(found):
         return shards
-    return [
-        str(one)
-        for item, files in zip(items, found, strict=True)
-        for one in ([unpack(path, None) for path in files] if files else [item])
-    ]
+    listed: list[str | Path] = []
+    broken: list[BrokenTarError] = []
+    for item, files in zip(items, found, strict=True):
+        if not files:
+            listed.append(item)
+        for path in files:
+            try:
+                listed.append(str(unpack(path, None)))
+            except BrokenTarError as error:
+                if not skip_broken:
+                    raise
+                broken.append(error)
+    if broken and not listed:
+        raise broken[0]
+    for left_out in broken:
+        _log.warning("a broken shard is left out, with all of its samples: %s", left_out)
+    return listed
 
 
 def _make_private(folder: Path) -> None:

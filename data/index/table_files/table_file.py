@@ -42,8 +42,8 @@ class TableFile:
     groups: tuple[RowGroup, ...]
 
     def rows(self, group: int) -> Any:
-        """Return the rows of a group, as a table or record batch of pyarrow. Raises ShardError, also
-        if the file has changed since it was opened."""
+        """Return the rows of a group, as a table or record batch of pyarrow. Raises ShardError,
+        also if the file has changed since it was opened."""
         self.file.check_same()
         pa = pyarrow_for(self.file.path)
         found = self.groups[group]

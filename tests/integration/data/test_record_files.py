@@ -223,6 +223,25 @@ def test_unpacked_files_are_evicted_when_no_process_uses_them(tmp_path: Path) ->
     store.close()
 
 
+def test_a_damaged_compressed_tar_of_several_is_left_out_where_that_is_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = tar_of(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.tar.gz").write_bytes(gzip.compress(content)[:-9])
+    (tmp_path / "in" / "1.tar.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "in" / "2.tar.gz").write_bytes(b"")
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    with pytest.raises(ShardError, match="cut short within a gzip member"):
+        open_dataset(tmp_path / "in", **options)
+    dataset = open_dataset(tmp_path / "in", broken_shards="skip", **options)
+    assert len(dataset) == 5
+    assert sum("a broken shard is left out" in text for text in caplog.messages) == 2
+    (tmp_path / "in" / "1.tar.gz").unlink()
+    with pytest.raises(ShardError, match="cut short within a gzip member"):
+        open_dataset(tmp_path / "in", broken_shards="skip", **options)
+
+
 def test_the_files_of_a_cache_are_not_counted_for_each_small_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
