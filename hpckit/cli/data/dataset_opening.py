@@ -15,6 +15,7 @@ from hpckit.cli.common.store_errors import CommandUsageError
 if TYPE_CHECKING:
     from data import TokenFiles
     from data.cache.node_store import CacheLocal
+    from data.index.in_place_manifest import InPlaceManifest
     from data.order.sample_order import Order
     from data.read.dataset import Dataset
     from data.read.sample_stream import MixedStream, SingleStream
@@ -47,6 +48,24 @@ def open_shards(
         token_files=None if token_files == TokenFiles() else token_files,
         sources=interactive_sources(),
     )
+
+
+def open_in_place(dataset: str, token_files: TokenFiles | None) -> InPlaceManifest | None:
+    """Open token files, files of records or tables; None if `dataset` is none of them. Raises
+    DataError, also for compressed files, which need a cache."""
+    from data import TokenFiles
+    from data.index.compressed.compressed_files import Unpacker, unpacked_shards
+    from data.index.record_files.record_listing import open_record_files
+    from data.index.table_files.table_listing import open_table_files
+    from data.index.token_files.token_file_listing import open_token_files
+
+    if token_files in (None, TokenFiles()):
+        unpack = Unpacker(None, 0, lambda folder, size: False)
+        unpacked_shards(dataset, unpack)
+        others = open_record_files(dataset, unpack) or open_table_files(dataset)
+        if others is not None:
+            return others
+    return open_token_files(dataset, token_files)
 
 
 @dataclass(frozen=True)

@@ -211,10 +211,10 @@ def test_a_file_url_of_a_folder_is_the_folder(shards: Path) -> None:
 
 
 def test_what_is_no_index_is_not_damaged(tmp_path: Path, shards: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "x.csv").write_text("a,b\n")
     for path, said in (
         (shards / "s-00.tar", "is a shard, which is verified by its index"),
-        (tmp_path / "x.jsonl", "is neither an index nor a token file"),
+        (tmp_path / "x.csv", "is neither an index nor a file that is read in place"),
     ):
         told = hpckit("verify", path)
         assert told.exit_code == 2
