@@ -190,7 +190,10 @@ def _next(reader: Any) -> Any:
 def _table(
     file: TokenFile, kind: Literal["parquet", "arrow"], schema: Any, groups: list[RowGroup]
 ) -> TableFile:
-    names = tuple(schema.names)
+    try:
+        names = tuple(schema.names)
+    except ValueError as error:  # a name is not text
+        raise _damaged(file.path, 0, "its schema", error) from error
     if len(set(names)) < len(names) or set(names) & set(RESERVED):
         raise DataError(f"{file.path}: its columns {list(names)} are not distinct, or are reserved")
     content = schema.remove_metadata().serialize().to_pybytes()

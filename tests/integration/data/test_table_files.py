@@ -211,6 +211,14 @@ def test_an_offset_of_an_arrow_file_that_is_damaged_is_found(tmp_path: Path) -> 
         open_dataset(path, rows=True).read(20)
 
 
+def test_a_damaged_name_of_a_column_is_refused(tmp_path: Path) -> None:
+    path = arrow_file(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"image", b"\xffmage"))
+    with pytest.raises(ShardError, match="its schema is damaged or cut short") as caught:
+        open_dataset(path, rows=True)
+    assert str(path) in str(caught.value)
+
+
 def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     folder = parquet(tmp_path / "p")
     pq.write_table(pa.table({"other": [1]}), folder / "2.parquet")
