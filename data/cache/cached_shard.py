@@ -21,6 +21,7 @@ from data.cache.files.cache_entry import DAMAGED, DROPPED, WHOLE, CacheEntry, Sh
 from data.cache.files.file_handle import FileHandle
 from data.errors import DamagedShardError, DataError, FetchError, ShardError
 from data.source.address import masked
+from data.source.protocol import FirstTag
 from data.source.sources import Sources
 
 _log = logging.getLogger(__name__)
@@ -364,7 +365,9 @@ class CachedShard:
         if not compares:
             self._note_unverified(None)
         origin = self._job.origin if self._job is not None else None
-        tag = None if origin is None else origin.tag
+        tag: str | FirstTag | None = None if origin is None else origin.tag
+        if origin is None and not compares:
+            tag = self._sources.first_tag(self.ref.url)  # no two versions are mixed
         began_s = time.monotonic()
         data = self._sources.read(self.ref.url, offset, size, tag)
         spent_s = time.monotonic() - began_s

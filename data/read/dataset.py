@@ -349,7 +349,8 @@ def open_dataset(
     _check_choice("repeated_shards", repeated_shards, ("raise", "keep"))
     reach = sources or Sources()
     unpack = Unpacker(None if cache is None else Path(cache), cache_bytes, space_reservation.free)
-    shards = unpacked_shards(checked_shards(shards), unpack)
+    skip_broken = broken_shards == "skip"
+    shards = unpacked_shards(checked_shards(shards), unpack, skip_broken=skip_broken)
     records: InPlaceManifest | None = None
     if token_files is None:
         records = open_record_files(shards, unpack) or open_table_files(shards, rows=rows)
@@ -357,7 +358,7 @@ def open_dataset(
     if records is not None:
         for option, is_given, instead in (
             ("rename_files", rename_files is not None, "leave it out"),
-            ('broken_shards="skip"', broken_shards == "skip", "leave it out"),
+            ('broken_shards="skip"', skip_broken, "leave it out"),
             (
                 'repeated_shards="keep"',
                 repeated_shards == "keep",
@@ -375,7 +376,7 @@ def open_dataset(
     if rename_files is not None:
         listed = list_shards(shards, repeated=keeps)
         return Dataset(renamed_manifest(listed, rename_files, reach), store, check, unpack.uses)
-    manifest = _manifest(shards, reach, broken_shards == "skip", keeps)
+    manifest = _manifest(shards, reach, skip_broken, keeps)
     return Dataset(manifest, store, check, unpack.uses)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from data.source.address import Address
 from data.source.protocol import (
+    FirstTag,
     ObjectVersion,
     PermanentSourceError,
     TransientSourceError,
@@ -30,7 +31,7 @@ class FileSource:
         with _opened(url) as fd:
             return file_version(os.fstat(fd))
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None) -> bytes:
         with _opened(url) as fd:
             check_tag(tag, file_version(os.fstat(fd)).tag)
             data = read_at(fd, start, size)

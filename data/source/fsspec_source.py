@@ -10,6 +10,7 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from data.source.protocol import (
+    FirstTag,
     ObjectVersion,
     PermanentSourceError,
     TransientSourceError,
@@ -19,7 +20,11 @@ from data.source.protocol import (
 T = TypeVar("T")
 
 _PIECE = 8 << 20  # bytes of one request of a stream
-_TAGS = ("ETag", "etag", "e_tag", "content_hash", "md5Hash", "checksum", "mtime", "LastModified")
+_TAGS = (
+    *("ETag", "etag", "e_tag", "content_hash", "md5Hash", "checksum", "blob_id", "hex"),
+    *("mtime", "LastModified", "last_modified", "modified", "modificationTime", "last_write_time"),
+)
+"""What drivers call the tag or the time of a version, as in their `info`; `blob_id` is of hf://."""
 _FINAL = (FileNotFoundError, IsADirectoryError, PermissionError, ImportError, ValueError)
 _SCHEMES_OF_CACHES = ("filecache", "blockcache", "simplecache", "cached")
 
@@ -42,8 +47,8 @@ class FsspecSource:
     def stat(self, url: str) -> ObjectVersion:
         return self._within(lambda: self._stat(url))
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
-        if tag is not None:
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None) -> bytes:
+        if isinstance(tag, str):  # a first tag is not worth a request before each read
             check_tag(tag, self.stat(url).tag)
         data = self._within(lambda: self._cat(url, start, start + size))
         if len(data) != size:

@@ -13,7 +13,7 @@ from obstore.store import HTTPStore
 from data.source import object_requests
 from data.source.address import masked
 from data.source.piece_size import PieceSize
-from data.source.protocol import NoRangesError, ObjectVersion, PermanentSourceError
+from data.source.protocol import FirstTag, NoRangesError, ObjectVersion, PermanentSourceError
 from data.source.signed_urls import Sign, SignedUrls
 
 _CLIENTS = 64  # clients that are kept, with their connections
@@ -45,14 +45,14 @@ class HttpSource:
         with self._place(url) as place:
             return object_requests.first_byte(*place)
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None) -> bytes:
         try:
             with self._place(url) as place:
                 return object_requests.read(*place, start, size, tag)
         except NoRangesError:
             return _cut(self.stream(url, start, tag), size)
 
-    def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
+    def stream(self, url: str, start: int, tag: str | FirstTag | None) -> Iterator[bytes]:
         with self._place(url) as place:
             try:
                 yield from object_requests.stream(*place, start, tag, self._sizes)

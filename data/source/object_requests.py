@@ -15,6 +15,7 @@ from data.source.address import masked
 from data.source.piece_size import PieceSize
 from data.source.protocol import (
     NOT_FOUND,
+    FirstTag,
     NoRangesError,
     ObjectVersion,
     PermanentSourceError,
@@ -76,7 +77,9 @@ def first_byte(store: "ObjectStore", key: str) -> ObjectVersion:
             return _origin(obstore.get(store, key).meta)
 
 
-def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None) -> bytes:
+def read(
+    store: "ObjectStore", key: str, start: int, size: int, tag: str | FirstTag | None
+) -> bytes:
     """Read bytes [start, start + size). Raises NoRangesError."""
     if size == 0:
         return b""
@@ -97,7 +100,7 @@ def stream(
     store: "ObjectStore",
     key: str,
     start: int,
-    tag: str | None,
+    tag: str | FirstTag | None,
     sizes: PieceSize,
     end: int | None = None,
 ) -> Iterator[bytes]:
@@ -132,7 +135,7 @@ def _timed(pieces: "BytesStream", sizes: PieceSize) -> Iterator[bytes]:
 
 
 def _get(
-    store: "ObjectStore", key: str, start: int, end: int | None, tag: str | None
+    store: "ObjectStore", key: str, start: int, end: int | None, tag: str | FirstTag | None
 ) -> "GetResult":
     try:
         if end is not None:

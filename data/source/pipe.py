@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
-from data.source.protocol import ObjectVersion, PermanentSourceError, TransientSourceError
+from data.source.protocol import FirstTag, ObjectVersion, PermanentSourceError, TransientSourceError
 
 Pipes = Literal["refuse", "exec", "shell"]
 
@@ -36,7 +36,7 @@ class PipeSource:
         self._command(url)
         return ObjectVersion(None, None)
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None) -> bytes:
         have = bytearray()
         for piece in self.stream(url, start, tag):
             have += piece
@@ -44,7 +44,7 @@ class PipeSource:
                 return bytes(have[:size])
         raise PermanentSourceError(f"the command wrote {size - len(have)} bytes too few")
 
-    def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
+    def stream(self, url: str, start: int, tag: str | FirstTag | None) -> Iterator[bytes]:
         command = self._command(url)
         try:
             process = subprocess.Popen(

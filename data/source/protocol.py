@@ -40,7 +40,7 @@ class Backend(Protocol):
     def stat(self, url: str) -> ObjectVersion:
         """Return the current version of the object."""
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+    def read(self, url: str, start: int, size: int, tag: "str | FirstTag | None") -> bytes:
         """Read exactly the bytes [start, start + size) of the version `tag` (None: of any)."""
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
@@ -94,7 +94,21 @@ class TagMismatchError(Exception):
     """The object has another tag than the one requested."""
 
 
-def check_tag(wanted: str | None, found: str | None) -> None:
+class FirstTag:
+    """The tag of the first answer about an object, which later ones are compared with where no
+    index or download says which version is read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: dict[None, str] = {}
+
+    def of(self, found: str | None) -> str | None:
+        """Return the tag of the first answer, which is this one if there was none before."""
+        return found if found is None else self._kept.setdefault(None, found)
+
+
+def check_tag(wanted: str | FirstTag | None, found: str | None) -> None:
     """Raise TagMismatchError if both tags are known and differ."""
+    if isinstance(wanted, FirstTag):
+        wanted = wanted.of(found)
     if wanted is not None and found is not None and wanted != found:
         raise TagMismatchError(f"the object was replaced: its tag was {wanted} and is {found}")

@@ -15,7 +15,7 @@ from data.errors import DataError
 from data.source import object_requests
 from data.source.address import masked
 from data.source.piece_size import PieceSize
-from data.source.protocol import NoRangesError, ObjectVersion, PermanentSourceError
+from data.source.protocol import FirstTag, NoRangesError, ObjectVersion, PermanentSourceError
 
 
 class S3Source:
@@ -31,7 +31,7 @@ class S3Source:
         bucket, key = _split(url)
         return object_requests.head(self._client(bucket), key)
 
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None) -> bytes:
         bucket, key = _split(url)
         try:
             return object_requests.read(self._client(bucket), key, start, size, tag)

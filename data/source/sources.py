@@ -26,6 +26,7 @@ from data.source.parallel_ranges import (
 from data.source.pipe import Pipes, PipeSource
 from data.source.protocol import (
     Backend,
+    FirstTag,
     NoRangesError,
     ObjectVersion,
     PermanentSourceError,
@@ -91,6 +92,7 @@ class Sources:
         self._stall_s = stall_s
         self._pipes = pipes
         self._made: dict[str, Backend] = {}
+        self._first_tags: dict[str, FirstTag] = {}
         self._reached: set[str] = set()  # hosts that have answered a request
         self._without_ranges: set[str] = set()  # hosts that send whole objects only
         self._after_fork()
@@ -121,7 +123,11 @@ class Sources:
         """Return the current version of the object. Raises FetchError."""
         return self._run(url, "stat", lambda source: source.stat(url))
 
-    def read(self, url: str, start: int, size: int, tag: str | None = None) -> bytes:
+    def first_tag(self, url: str) -> FirstTag:
+        """Return the tag of the version of an object that this process reads, for `read`."""
+        return self._first_tags.setdefault(url, FirstTag())
+
+    def read(self, url: str, start: int, size: int, tag: str | FirstTag | None = None) -> bytes:
         """Read bytes [start, start + size) of the version `tag`.
 
         Raises FetchError, and ObjectChangedError if the object has another version by now.

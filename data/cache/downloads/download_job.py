@@ -17,7 +17,7 @@ from data.cache.files.cache_entry import DAMAGED, CacheEntry, ShardRef
 from data.cache.files.file_locks import FileLock
 from data.cache.files.shard_quarantine import move_to_quarantine
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
-from data.source.address import masked
+from data.source.address import Address, masked
 from data.source.protocol import ObjectVersion, short_tag
 
 _log = logging.getLogger(__name__)
@@ -130,6 +130,8 @@ class DownloadJob:
         origin = self._context.sources.stat(self.ref.url)
         self.round_trip_s = time.monotonic() - began_s
         self.origin = _checked(origin, self.ref)
+        if (self.ref.hash, self.origin.tag) == (None, None):
+            _warn_of_unknown_version(self.ref.url)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
         if size is None:
             raise DataError(
@@ -285,6 +287,23 @@ class DownloadStallWatch:
         if self._since_s is None or size != self._size:
             self._size, self._since_s = size, now_s
         return now_s - self._since_s >= self.frozen_s
+
+
+_unknown_versions: set[str] = set()  # hosts
+
+
+def _warn_of_unknown_version(url: str) -> None:
+    """Warn once of each host that the cache cannot tell the versions of its objects apart."""
+    address = Address.parse(url)
+    host = f"{address.scheme}://{address.host}"
+    if host not in _unknown_versions:
+        _unknown_versions.add(host)
+        _log.warning(
+            "shard %s: its source tells no versions apart (by ETag or time), and its index has no"
+            " hash: if it is replaced by one of the same length, the cache does not notice; index"
+            " it with `hpckit data index --hash`",
+            masked(url),
+        )
 
 
 def _checked(origin: ObjectVersion, ref: ShardRef) -> ObjectVersion:

@@ -7,6 +7,7 @@ of a few bytes cannot fill the disk, and its checksum and end are checked.
 import logging
 import os
 import stat
+import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,7 @@ class Unpacker:
     most_bytes: int
     make_room: Callable[[Path, int], bool]
     uses: FileUses = field(default_factory=FileUses)
+    _counted: "_CountedRoom" = field(default_factory=lambda: _CountedRoom())
 
     def __call__(self, path: Path, size: int | None = None) -> Path:
         """Return the unpacked file, which is made if there is none of this version of `path`.
@@ -75,8 +77,11 @@ class Unpacker:
             )
         folder = self.cache.expanduser().absolute() / FOLDER
         try:
-            _make_private(folder)
             regular_file_version(str(path))
+        except OSError as error:
+            raise ShardError(path, 0, f"cannot be read: {error.strerror}") from error
+        try:
+            _make_private(folder)
             with path.open("rb") as source:
                 version = file_version(os.fstat(source.fileno()))
                 name = f"{path.absolute()}\n{version.bytes}\n{version.tag}"
@@ -100,7 +105,7 @@ class Unpacker:
         temporary = made.with_name(f".{made.name}.{own}.tmp")
         temporary.unlink(missing_ok=True)
         version = file_version(os.fstat(source.fileno()))
-        written = counted = room = 0
+        written = 0
         try:
             # large writes leave large pages in the page cache, of which samples are read faster
             with temporary.open("xb", buffering=_PIECE) as target:
@@ -109,8 +114,8 @@ class Unpacker:
                     if size is not None and written > size:
                         problem = f"unpacks to more than the {size} bytes that its index says"
                         raise ShardError(path, source.tell(), problem)
-                    if written > room or written > counted + _COUNTED:
-                        room, counted = self._room(path, source, len(piece), written), written
+                    if not self._counted.take(len(piece)):
+                        self._counted.set(self._room(path, source, len(piece), written))
                     target.write(piece)
                 target.flush()
                 os.fsync(target.fileno())
@@ -125,9 +130,13 @@ class Unpacker:
                 temporary.unlink()
 
     def _room(self, path: Path, source: BinaryIO, piece: int, written: int) -> int:
-        """Return the bytes that the file may have, of which `written` are more than the file on the
-        disk by `piece`, at most; others are removed from the cache if it takes that. Raises
-        ShardError if there is no room."""
+        """Return the bytes that there is room for, besides a piece of a file that is not on the
+        disk yet; others are removed from the cache if it takes that. Raises ShardError if there is
+        no room.
+
+        Args:
+            written: bytes of the file, with the piece.
+        """
         assert self.cache is not None
         root = self.cache.expanduser().absolute()
         used = bytes_in(root) + bytes_in(root / FOLDER) + piece
@@ -141,21 +150,57 @@ class Unpacker:
                 f"{max(0, used - written)} are used by shards and unpacked files that are in use: "
                 "raise cache_bytes if you trust the file",
             )
-        return written + self.most_bytes - used
+        return self.most_bytes - used
 
 
-def unpacked_shards(shards: Shards, unpack: Unpack) -> Shards:
+class _CountedRoom:
+    """The bytes that may be written before the files of the cache are counted again, as other
+    processes write, too: for many small files, to count them takes longer than to unpack one.
+    Thread-safe."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes; returns False if there are not so many."""
+        with self._lock:
+            if self._left < size:
+                return False
+            self._left -= size
+            return True
+
+    def set(self, room: int) -> None:
+        """Note that there is room for so many bytes."""
+        with self._lock:
+            self._left = min(room, _COUNTED)
+
+
+def unpacked_shards(shards: Shards, unpack: Unpack, *, skip_broken: bool = False) -> Shards:
     """Return the shards with the unpacked files in the place of compressed ones; unchanged if there
-    are none. Raises DataError, and what `unpack` raises."""
+    are none. With `skip_broken`, files that are damaged or cut short are left out with a warning,
+    if there are others. Raises DataError, and what `unpack` raises."""
     items: Sequence[str | Path] = [shards] if isinstance(shards, str | Path) else shards
     found = [_compressed(str(item)) for item in items]
     if not any(found):
         return shards
-    return [
-        str(one)
-        for item, files in zip(items, found, strict=True)
-        for one in ([unpack(path, None) for path in files] if files else [item])
-    ]
+    listed: list[str | Path] = []
+    broken: list[BrokenTarError] = []
+    for item, files in zip(items, found, strict=True):
+        if not files:
+            listed.append(item)
+        for path in files:
+            try:
+                listed.append(str(unpack(path, None)))
+            except BrokenTarError as error:
+                if not skip_broken:
+                    raise
+                broken.append(error)
+    if broken and not listed:
+        raise broken[0]
+    for left_out in broken:
+        _log.warning("a broken shard is left out, with all of its samples: %s", left_out)
+    return listed
 
 
 def _make_private(folder: Path) -> None:

@@ -10,14 +10,17 @@ import numpy as np
 from data.durable_files import locked, write_atomically
 from data.errors import IndexFileError, ShardError
 from data.index import column_container
-from data.index.column_container import narrow
+from data.index.column_container import Column, narrow
 from data.index.record_files.record_file import RESERVED, RecordFile
 from data.index.shard.shard_index import IntArray
-from data.index.token_files.token_file import TokenFile, examined
+from data.index.token_files.token_file import TokenFile, examined, read_range
 
 SUFFIXES = (".jsonl", ".ndjson")
 _KIND = "lines"
 _PIECE = 16 << 20
+_NEWLINE = 10
+_SPACES = (9, 13, 32)  # tab, carriage return and space
+_FIRST = 3  # lines of a file that are looked at when it is opened
 _FEW_BYTES = 64 << 20  # of a file whose lines are found again each time
 
 _log = logging.getLogger(__name__)
@@ -35,11 +38,31 @@ def decode_line(content: bytes) -> dict[str, Any]:
 
 
 def open_jsonl(path: Path) -> RecordFile:
-    """Return the lines of a file, without empty ones. A large file is read once, and the places of
-    its lines are kept beside it (`FILE.index`). Raises ShardError."""
+    """Return the lines of a file, without blank ones. A large file is read once, and the places of
+    its lines are kept beside it (`FILE.index`). Raises ShardError, also if none of its first lines
+    is an object of JSON: one that is damaged is an error when it is read."""
     file = examined(path, "uint8")
     begins, lengths = _lines(path, file)
+    _check_first(path, begins[:_FIRST].tolist(), lengths[:_FIRST].tolist())
     return RecordFile(file, begins, lengths, decode_line, "jsonl")
+
+
+def _check_first(path: Path, begins: list[int], lengths: list[int]) -> None:
+    problem = ""
+    for begin, length in zip(begins, lengths, strict=True):
+        try:
+            decode_line(read_range(str(path), begin, length))
+        except (ValueError, RecursionError) as error:
+            problem = problem or str(error)
+        else:
+            return
+    if problem:
+        raise ShardError(
+            path,
+            begins[0],
+            f"its lines are not objects of JSON, at least not the first ones ({problem:.200});"
+            " write one object in each line",
+        )
 
 
 def _lines(path: Path, file: TokenFile) -> tuple[IntArray, IntArray]:
@@ -59,7 +82,7 @@ def _lines(path: Path, file: TokenFile) -> tuple[IntArray, IntArray]:
 def _kept(path: Path, place: Path, file: TokenFile) -> tuple[IntArray, IntArray]:
     """Return the places of the lines, and keep them if that is possible."""
     begins, lengths = _scan(path)
-    meta = {"bytes": file.bytes, "content": file.content}
+    meta = {"bytes": file.bytes, "tag": file.tag, "content": file.content}
     columns = {"begins": begins, "lengths": lengths}
     try:
         write_atomically(place, column_container.pack(_KIND, meta, columns))
@@ -69,7 +92,8 @@ def _kept(path: Path, place: Path, file: TokenFile) -> tuple[IntArray, IntArray]
 
 
 def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
-    """Return the places that are kept, if they are of this content."""
+    """Return the places that are kept, if they are of this version of the file: another one may
+    have the same size, and the same bytes where it is probed."""
     if not place.is_file():
         return None
     try:
@@ -77,7 +101,8 @@ def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
     except (OSError, IndexFileError) as error:
         _log.warning("the index of a file of lines cannot be used and is rebuilt: %s", error)
         return None
-    if (found.meta.get("bytes"), found.meta.get("content")) != (file.bytes, file.content):
+    facts = {"bytes": file.bytes, "tag": file.tag, "content": file.content}
+    if {name: found.meta.get(name) for name in facts} != facts:
         return None
     # copied, as another node may replace the file, whose pages are then gone on NFS
     begins, lengths = (np.array(found.columns[name]) for name in ("begins", "lengths"))
@@ -85,26 +110,40 @@ def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
 
 
 def _scan(path: Path) -> tuple[IntArray, IntArray]:
+    """Return the places of the lines that are not blank: (begins, lengths)."""
     ends: list[IntArray] = [np.zeros(0, np.int64)]  # of a file without lines, too
-    returns: list[IntArray] = [np.zeros(0, np.int64)]  # at the ends of lines
+    firsts: list[Column] = [np.zeros(0, np.uint8)]  # the first byte of each line
+    lasts: list[Column] = [np.zeros(0, np.uint8)]  # the one before its end
     at = 0
     last = b"\n"
     try:
         with path.open("rb", buffering=0) as file:
             while piece := file.read(_PIECE):
                 codes = np.frombuffer(last + piece, np.uint8)
-                lines = np.flatnonzero(codes[1:] == 10)
+                lines = np.flatnonzero(codes[1:] == _NEWLINE)
                 ends.append(lines + at)
-                returns.append((codes[lines] == 13).astype(np.int64))
+                lasts.append(codes[lines])
+                starts = np.flatnonzero(codes[:-1] == _NEWLINE) + 1
+                firsts.append(codes[starts])
                 at += len(piece)
                 last = piece[-1:]
     except OSError as error:
         raise ShardError(path, at, f"cannot be read: {error.strerror}") from error
     if last != b"\n":
         ends.append(np.array([at]))
-        returns.append(np.array([last == b"\r"], np.int64))
+        lasts.append(np.frombuffer(last, np.uint8))
     found = np.concatenate(ends)
     begins = np.concatenate([[0], found[:-1] + 1]).astype(np.int64) if found.size else found
     lengths = found - begins
-    kept = lengths > np.concatenate(returns)  # a carriage return alone is an empty line, too
+    kept = lengths > 0
+    spaces = [np.isin(np.concatenate(each), _SPACES) for each in (firsts, lasts)]
+    for line in np.flatnonzero(kept & spaces[0] & spaces[1]).tolist():
+        kept[line] = _is_text(path, int(begins[line]), int(lengths[line]))
     return narrow(begins[kept]), narrow(lengths[kept])
+
+
+def _is_text(path: Path, begin: int, length: int) -> bool:
+    """Return whether a line that begins and ends with a space has anything else."""
+    end = begin + length
+    pieces = (read_range(str(path), at, min(_PIECE, end - at)) for at in range(begin, end, _PIECE))
+    return any(piece.strip() for piece in pieces)

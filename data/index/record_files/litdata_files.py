@@ -1,27 +1,32 @@
 """The chunks of LitData: `index.json` and files of records.
 
 A chunk has the number of its items, their offsets, and the items. An item has the sizes (uint32) of
-its leaves and then the bytes of each leaf.
+its leaves and then the bytes of each leaf. Where items are dicts of plain values, newer versions
+write no items but a file of Arrow after the offsets, whose rows they are: such chunks are tables.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, ShardError
 from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.known_files import Examine
+from data.index.record_files.litdata_values import nested_value
 from data.index.record_files.record_file import (
     RecordFile,
+    byte_strings,
     check_names,
     inside,
     of_offset_table,
     open_each,
     take,
 )
+from data.source.file import regular_file_version
 
 _NUMPY = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -33,10 +38,16 @@ _TORCH = (
     *("int32", "int64", "int64", "bool", "uint16"),
 )
 """The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
-_BYTES = ("bytes", "jpeg", "file", "video", "tifffile")
+_BYTES = (
+    *("bytes", "jpeg", "file", "video", "tifffile", "image", "audio", "pdf", "mesh", "nifti"),
+    "tiff",
+)
+_TEXTS = ("str", "text")
 _ARRAYS = {"numpy": _NUMPY, "no_header_numpy": _NUMPY, "tensor": _TORCH, "no_header_tensor": _TORCH}
 _NO_SPEC = (ValueError, TypeError, KeyError, IndexError, AttributeError)
-_KNOWN = {*_BYTES, *_ARRAYS, "str", "int", "float", "bool"}
+_KNOWN = {*_BYTES, *_TEXTS, *_ARRAYS, "int", "float", "bool", "json", "jpeg_array"}
+ROWS_END = b"LDARW01\0"
+"""How a chunk ends whose items are rows of Arrow, after the length of their file (uint32)."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,11 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
         raise DataError(f"{place}: its data_format is {formats!r}, not a list of formats")
     if config.get("encryption"):
         raise DataError(f"{place}: its chunks are encrypted, which is not supported")
+    if (level := config.get("compression_level")) not in (None, "", "chunk"):
+        raise DataError(
+            f"{place}: its chunks have the compression_level {level!r}, which is not read; write "
+            'them with compression_level="chunk", or without compression'
+        )
     names = _names(place, config.get("data_spec"), len(formats))
     check_names(names, place)
     for name, form in zip(names, formats, strict=True):
@@ -87,13 +103,8 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
     chunks, is_packed = index["chunks"], bool(config.get("compression"))
 
     def open_one(number: int, examine: Examine) -> RecordFile:
-        chunk = chunks[number]
-        try:
-            path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
-            dim = chunk.get("dim")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            problem = f"chunk {number} is not described as LitData does: {error!r}"
-            raise DataError(f"{place}: {problem}") from error
+        path, count = _described(place, number, chunks[number])
+        dim = chunks[number].get("dim")
         if dim is not None:
             raise DataError(
                 f"{place}: its chunks are streams of tokens without items, as TokensLoader "
@@ -101,9 +112,47 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
             )
         if is_packed:
             path = unpack(path, None)  # of its bytes, some versions do not count the table
-        return of_offset_table(examine(path), count, decode, layout)
+        found = of_offset_table(examine(path), count, decode, layout)
+        if count and not int(found.lengths.max()):
+            problem = (
+                "its items have no bytes, so they are rows of Arrow as those of the first chunk"
+            )
+            raise ShardError(path, 0, f"{problem} are not; write the dataset again")
+        return found
 
     return open_each(open_one, len(chunks), place)
+
+
+def row_chunks(place: Path, index: Any) -> list[tuple[Path, int]] | None:
+    """Return the chunks (file, items) that an `index.json` of LitData lists, if the items of the
+    first one are rows of Arrow; None if they are records. Raises DataError."""
+    chunks = index["chunks"]
+    if not chunks or index["config"].get("encryption"):
+        return None
+    if not _ends_with_rows(_described(place, 0, chunks[0])[0]):
+        return None
+    return [_described(place, number, chunk) for number, chunk in enumerate(chunks)]
+
+
+def _ends_with_rows(path: Path) -> bool:
+    try:
+        regular_file_version(str(path))
+        with path.open("rb") as file:
+            file.seek(-len(ROWS_END), os.SEEK_END)
+            return file.read() == ROWS_END
+    except OSError:  # missing or too short, which is reported where it is opened
+        return False
+
+
+def _described(place: Path, number: int, chunk: Any) -> tuple[Path, int]:
+    """Return the file of a chunk and the number of its items. Raises DataError."""
+    try:
+        path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
+        chunk.get("dim")
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        problem = f"chunk {number} is not described as LitData does: {error!r}"
+        raise DataError(f"{place}: {problem}") from error
+    return path, count
 
 
 def _names(place: Path, spec: Any, count: int) -> list[str]:
@@ -159,8 +208,12 @@ def _decoded(form: str, value: bytes) -> Any:
     kind, _, number = form.partition(":")
     if kind in _BYTES:
         return value
-    if kind == "str":
+    if kind in _TEXTS:
         return value.decode()
+    if kind == "json":
+        return nested_value(value)
+    if kind == "jpeg_array":
+        return byte_strings(value)
     if kind in _ARRAYS:
         return _array(_ARRAYS[kind], number, value)
     dtype = {"int": "<i8", "float": "<f8", "bool": "?"}[kind]

@@ -17,6 +17,7 @@ from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.known_files import Examine
 from data.index.record_files.record_file import (
     RecordFile,
+    byte_strings,
     check_names,
     inside,
     of_offset_table,
@@ -32,12 +33,15 @@ _SCALARS = (
 _TEXTS = {"str_int": int, "str_float": float, "str_decimal": Decimal}
 _DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32"}
 _DTYPES |= {33: "int32", 34: "float32", 64: "uint64", 65: "int64", 66: "float64"}
-_KNOWN = {*_BYTES, *_SCALARS, *_TEXTS, "str", "int", "json", "ndarray"}
+_LISTS = {"jpeg_array": 0, "jpegarray": 0, "list[jpeg]": 4, "list[png]": 4}
+"""The bytes before the number of images in a list of them."""
+_KNOWN = {*_BYTES, *_SCALARS, *_TEXTS, *_LISTS, "str", "int", "json", "ndarray"}
+_COMPRESSIONS = ("gz", "zstd")
 
 
 @dataclass(frozen=True)
 class MdsDecoder:
-    """Reads the columns of a sample: `jpeg` and `png` as their bytes, others as their values."""
+    """Reads the columns of a sample: images as their bytes, others as their values."""
 
     names: tuple[str, ...]
     encodings: tuple[str, ...]
@@ -101,6 +105,12 @@ def _open(
         _check_encoding(place, name, encoding)
     path = inside(place.parent, raw_name, place)
     if not path.exists() and packed:
+        kind = str(shard.get("compression")).partition(":")[0]
+        if kind not in _COMPRESSIONS:
+            raise DataError(
+                f"{place}: shard {number} is compressed by {kind!r}; those that are read "
+                f"are {' and '.join(_COMPRESSIONS)}: decompress it to {raw_name}, or write it again"
+            )
         path = unpack(inside(place.parent, packed.get("basename"), place), raw_bytes)
     decode = MdsDecoder(tuple(names), tuple(encodings), tuple(sizes))
     layout = json.dumps(["mds", names, encodings, sizes])
@@ -131,6 +141,8 @@ def _decoded(encoding: str, value: bytes) -> Any:
         return int.from_bytes(_exactly(value, 8), "little", signed=True)
     if kind == "json":
         return json.loads(value)
+    if kind in _LISTS:
+        return byte_strings(value, _LISTS[kind])
     if kind == "ndarray":
         return _array(settings, value)
     if kind in _TEXTS:

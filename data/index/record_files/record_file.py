@@ -104,3 +104,19 @@ def take(content: bytes, at: int, size: int) -> bytes:
     if size < 0 or at + size > len(content):
         raise ValueError(f"a field needs the bytes {at} to {at + size}, of {len(content)}")
     return content[at : at + size]
+
+
+def byte_strings(content: bytes, at: int = 0) -> list[bytes]:
+    """Return the images of a list from byte `at` on: their number, their sizes, all of uint32, and
+    their bytes. Raises ValueError."""
+    count = int.from_bytes(take(content, at, 4), "little")
+    at += 4
+    sizes = np.frombuffer(take(content, at, 4 * count), "<u4").tolist()
+    at += 4 * count
+    found = []
+    for size in sizes:
+        found.append(take(content, at, size))
+        at += size
+    if at != len(content):
+        raise ValueError(f"its images end at byte {at}, of {len(content)}")
+    return found

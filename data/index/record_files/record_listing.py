@@ -8,7 +8,7 @@ from data.errors import DataError, NoShardsError
 from data.index import shard_access
 from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
-from data.index.record_files.litdata_files import is_litdata, open_litdata
+from data.index.record_files.litdata_files import is_litdata, open_litdata, row_chunks
 from data.index.record_files.mds_files import is_mds, open_mds
 from data.index.record_files.record_file import RecordFile
 from data.index.record_files.record_manifest import RecordManifest
@@ -69,7 +69,16 @@ def _files_of_folder(folder: Path, unpack: Unpack) -> list[RecordFile] | None:
 
 
 def _of_index(place: Path, unpack: Unpack) -> list[RecordFile] | None:
-    """Return the files that an `index.json` lists; None if it is of another format."""
+    """Return the files that an `index.json` lists; None if it is of another format, or lists
+    tables."""
+    index = load_index(place)
+    if is_litdata(index):
+        return None if row_chunks(place, index) else open_litdata(place, index, unpack)
+    return open_mds(place, index, unpack) if is_mds(index) else None
+
+
+def load_index(place: Path) -> Any:
+    """Return the content of an `index.json`. Raises DataError."""
     try:
         if place.stat().st_size > _MOST_INDEX:
             raise DataError(f"{place}: has more than {_MOST_INDEX} bytes, which an index never has")
@@ -78,6 +87,4 @@ def _of_index(place: Path, unpack: Unpack) -> list[RecordFile] | None:
         raise DataError(f"{place}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: is not JSON: {error}; copy it again") from error
-    if is_litdata(index):
-        return open_litdata(place, index, unpack)
-    return open_mds(place, index, unpack) if is_mds(index) else None
+    return index

@@ -1,10 +1,12 @@
 """A table on disk: its groups of rows, each of which is read as a whole."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from data.errors import DataError, ShardError
+from data.index.record_files.litdata_files import ROWS_END
 from data.index.record_files.record_file import RESERVED
 from data.index.token_files.token_file import TokenFile, examined, read_range
 
@@ -13,6 +15,8 @@ MOST_GROUP_BYTES = 4 << 30
 
 _DAMAGED = (MemoryError, OverflowError, SystemError, ValueError, OSError, KeyError)
 _MAGIC = b"ARROW1"
+
+_log = logging.getLogger(__name__)
 
 
 class RowGroup(NamedTuple):
@@ -38,7 +42,9 @@ class TableFile:
     groups: tuple[RowGroup, ...]
 
     def rows(self, group: int) -> Any:
-        """Return the rows of a group, as a table or record batch of pyarrow. Raises ShardError."""
+        """Return the rows of a group, as a table or record batch of pyarrow. Raises ShardError,
+        also if the file has changed since it was opened."""
+        self.file.check_same()
         pa = pyarrow_for(self.file.path)
         found = self.groups[group]
         try:
@@ -96,28 +102,82 @@ def open_parquet(path: Path) -> TableFile:
 
 def open_arrow(path: Path) -> TableFile:
     """Return the record batches of an Arrow file or stream. Raises as `open_parquet`."""
-    pa = pyarrow_for(path)
     file = examined(path, "uint8")
+    return _open_batches(file, 0, file.bytes)
+
+
+def open_arrow_rows(path: Path, rows: int) -> TableFile:
+    """Return the record batches of the Arrow file at the end of a chunk of LitData, which has so
+    many rows. Raises as `open_parquet`."""
+    file = examined(path, "uint8")
+    least = 4 + len(ROWS_END)
+    end = read_range(file.path, max(0, file.bytes - least), min(least, file.bytes))
+    begin = file.bytes - least - int.from_bytes(end[:4], "little")
+    if end[4:] != ROWS_END or begin < 0:
+        problem = "its items are not rows of Arrow as those of the first chunk, or it is cut short"
+        raise ShardError(path, file.bytes, f"{problem}; copy it again")
+    table = _open_batches(file, begin, file.bytes - least)
+    if (found := sum(group.rows for group in table.groups)) != rows:
+        raise ShardError(path, begin, f"has {found} rows, but index.json says {rows}; copy both")
+    return table
+
+
+def _open_batches(file: TokenFile, begin: int, end: int) -> TableFile:
+    """Return the record batches of the Arrow file or stream in these bytes of a file."""
+    path = Path(file.path)
+    pa = pyarrow_for(path)
     groups: list[RowGroup] = []
-    at = 0
+    at = begin
     try:
-        with pa.memory_map(str(path)) as mapped:  # of which only the headers are read
-            if mapped.read(len(_MAGIC)) == _MAGIC:
-                at = 8  # the stream that is in a file
+        with pa.memory_map(file.path) as mapped:  # of which only the headers are read
+            mapped.seek(begin)
+            is_stream = mapped.read(len(_MAGIC)) != _MAGIC
+            at = begin if is_stream else begin + 8  # the stream that is in a file
             mapped.seek(at)
             reader = pa.ipc.open_stream(mapped)
             schema = reader.schema
-            if any(pa.types.is_dictionary(field.type) for field in schema):
+            coded = [field.name for field in schema if _has_dictionary(pa, field.type)]
+            if coded:
                 raise DataError(
-                    f"{path}: columns of dictionaries are not read; write them as plain values"
+                    f"{path}: its columns {coded} are dictionaries or contain some, which are not "
+                    "read; write them as plain values"
                 )
             at = mapped.tell()
             while (batch := _next(reader)) is not None:
                 groups.append(RowGroup(batch.num_rows, at, mapped.tell() - at))
                 at = mapped.tell()
+            _check_end(path, mapped, at, end, is_stream=is_stream)
     except (pa.ArrowException, *_DAMAGED) as error:
         raise _damaged(path, at, f"record batch {len(groups)}", error) from error
     return _table(file, "arrow", schema, groups)
+
+
+def _check_end(path: Path, mapped: Any, at: int, end: int, *, is_stream: bool) -> None:
+    """Check that record batches which end at byte `at`, of a file or stream that ends at `end`, are
+    all that were written. Raises ShardError for a file without its footer, as its writer leaves it
+    if it is killed; a stream may end without a mark."""
+    if is_stream:
+        if at == end:
+            _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, end)
+        return
+    mapped.seek(max(at, end - len(_MAGIC)))
+    if mapped.read(len(_MAGIC)) != _MAGIC:
+        raise ShardError(path, end, "has no footer, so it is cut short; copy or write it again")
+
+
+def _has_dictionary(pa: Any, kind: Any) -> bool:
+    """Return whether a type is a dictionary or contains one."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(pa, kind.storage_type)
+    if of.is_map(kind):
+        return _has_dictionary(pa, kind.key_type) or _has_dictionary(pa, kind.item_type)
+    if of.is_struct(kind) or of.is_union(kind):
+        return any(_has_dictionary(pa, kind.field(i).type) for i in range(kind.num_fields))
+    value = getattr(kind, "value_type", None)  # of lists
+    return value is not None and _has_dictionary(pa, value)
 
 
 def _next(reader: Any) -> Any:
@@ -130,7 +190,10 @@ def _next(reader: Any) -> Any:
 def _table(
     file: TokenFile, kind: Literal["parquet", "arrow"], schema: Any, groups: list[RowGroup]
 ) -> TableFile:
-    names = tuple(schema.names)
+    try:
+        names = tuple(schema.names)
+    except ValueError as error:  # a name is not text
+        raise _damaged(file.path, 0, "its schema", error) from error
     if len(set(names)) < len(names) or set(names) & set(RESERVED):
         raise DataError(f"{file.path}: its columns {list(names)} are not distinct, or are reserved")
     content = schema.remove_metadata().serialize().to_pybytes()
@@ -151,5 +214,8 @@ def pyarrow_for(path: Path | str) -> Any:
 
 def _damaged(path: Path | str, offset: int, where: str, error: Exception) -> ShardError:
     reason = " ".join(str(error).split())
+    if "decrypt" in reason:
+        problem = f"{where} is encrypted, which is not supported ({reason:.200}); write it plainly"
+        return ShardError(path, offset, problem)
     problem = f"{where} is damaged or cut short ({reason:.200}); copy it again"
     return ShardError(path, offset, problem)

@@ -177,7 +177,10 @@ def _column_number(pa: Any, schema: Any, column: str, path: Path) -> int:
         return found[0]
     lists = [field.name for field in schema if _is_list(pa, field.type)]
     have = f"its columns of lists are {lists}" if lists else "it has no column of lists"
-    raise DataError(f"{path}: has {len(found)} columns {column!r}; {have}: give column=NAME")
+    raise DataError(
+        f"{path}: has {len(found)} columns {column!r}; {have}: give column=NAME of the tokens, or "
+        "rows=True to read its rows with all columns"
+    )
 
 
 def _is_list(pa: Any, kind: Any) -> bool:

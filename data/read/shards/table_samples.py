@@ -20,8 +20,9 @@ from data.read.shards.shard_samples import Check, ShardSamples
 
 GROUP_BYTES = 1 << 30
 """The bytes of unpacked groups that a process keeps, besides the one that is read."""
-_LOADS = 64  # after which it is considered whether groups are unpacked too often
-_ROWS = 16  # of each group at least
+_AGAIN = 64  # groups unpacked again, after which it is considered whether that is too often
+_ROWS = 16  # that are read of each unpacked group at least, or half of it
+_DROPPED = 1 << 16  # groups that are remembered as dropped
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class UnpackedGroups:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self._kept: OrderedDict[tuple[str, str | None, int], Any] = OrderedDict()
-        self._bytes = self._reads = self._loads = 0
+        self._dropped: OrderedDict[tuple[str, str | None, int], None] = OrderedDict()
+        self._bytes = self._reads = self._loads = self._rows = self._again = 0
         self._lock = threading.Lock()
         self._unpacking: dict[tuple[str, str | None, int], threading.Lock] = {}
 
@@ -95,18 +97,29 @@ class UnpackedGroups:
             if name not in self._kept:
                 self._kept[name] = rows
                 self._bytes += rows.nbytes
-            while self._bytes > self.most_bytes and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
             self._loads += 1
-            if self._loads == _LOADS and self._reads < _ROWS * _LOADS:
-                _log.warning(
-                    "%s: groups of rows are unpacked again for each %.1f rows, as the groups that "
-                    "are read at a time have more than the %d bytes that are kept: use fewer "
-                    "streams or a smaller window, or write smaller row groups",
-                    path,
-                    self._reads / self._loads,
-                    self.most_bytes,
-                )
+            self._rows += rows.num_rows
+            if name in self._dropped:
+                self._note_again(path)
+            while self._bytes > self.most_bytes and len(self._kept) > 1:
+                oldest, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.nbytes
+                self._dropped[oldest] = None
+                if len(self._dropped) > _DROPPED:
+                    self._dropped.popitem(last=False)
+
+    def _note_again(self, path: str) -> None:
+        """Note that a group is unpacked again, and warn once if few rows are read of each."""
+        self._again += 1
+        if self._again == _AGAIN and self._reads < min(_ROWS * self._loads, self._rows // 2):
+            _log.warning(
+                "%s: groups of rows are unpacked again for each %.1f rows, as the groups that are "
+                "read at a time have more than the %d bytes that are kept: use fewer streams or a "
+                "smaller window, or write smaller row groups",
+                path,
+                self._reads / self._loads,
+                self.most_bytes,
+            )
 
     def after_fork(self) -> None:
         """Forget all in a forked child: a thread that does not exist there may hold the lock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from hpckit.cli.common.store_errors import CommandUsageError
 if TYPE_CHECKING:
     from data import TokenFiles
     from data.cache.node_store import CacheLocal
+    from data.index.in_place_manifest import InPlaceManifest
     from data.order.sample_order import Order
     from data.read.dataset import Dataset
     from data.read.sample_stream import MixedStream, SingleStream
@@ -50,25 +50,22 @@ def open_shards(
     )
 
 
-def refuse_in_place(dataset: str) -> None:
-    """Raise CommandUsageError for files of records and tables, which have no index, so that none
-    is looked for."""
-    from data.index.manifest import is_manifest
-    from data.index.record_files.jsonl_files import SUFFIXES
-    from data.index.record_files.record_listing import INDEX
-    from data.index.shard_access import is_url
+def open_in_place(dataset: str, token_files: TokenFiles | None) -> InPlaceManifest | None:
+    """Open token files, files of records or tables; None if `dataset` is none of them. Raises
+    DataError, also for compressed files, which need a cache."""
+    from data import TokenFiles
+    from data.index.compressed.compressed_files import Unpacker, unpacked_shards
+    from data.index.record_files.record_listing import open_record_files
+    from data.index.table_files.table_listing import open_table_files
+    from data.index.token_files.token_file_listing import open_token_files
 
-    path = Path(dataset).expanduser()
-    if is_url(dataset) or is_manifest(path):
-        return
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    for file in files:
-        if file.name == INDEX or {*SUFFIXES, ".parquet", ".arrow"} & set(file.suffixes):
-            raise CommandUsageError(
-                f"{dataset} has files of records or tables, such as {file.name}, which are read in "
-                "place and have no index: this command takes tars and token files only; `hpckit "
-                f"data where {shlex.quote(dataset)} --position 0 --global-batch 1` opens them"
-            )
+    if token_files in (None, TokenFiles()):
+        unpack = Unpacker(None, 0, lambda folder, size: False)
+        unpacked_shards(dataset, unpack)
+        others = open_record_files(dataset, unpack) or open_table_files(dataset)
+        if others is not None:
+            return others
+    return open_token_files(dataset, token_files)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ DatasetArg = Annotated[
     str,
     typer.Argument(
         metavar="DATASET",
-        help="A folder with a dataset.index, such a file, or a token file.",
+        help="A folder with a dataset.index, such a file, or files that are read in place.",
         show_default=False,
     ),
 ]

@@ -10,6 +10,7 @@ from hpckit.cli.common.command_output import CommandOutput, clean, size, table
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_opening import open_in_place
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,
     ColumnOption,
@@ -46,17 +47,13 @@ def ls(
     """
     from data.index.manifest import open_manifest
     from data.index.shard_listing import checked_shards
-    from data.index.token_files.token_file_listing import open_token_files
-    from hpckit.cli.data.dataset_opening import refuse_in_place
     from hpckit.system.store_timeouts import interactive_sources
 
     screen, source = CommandOutput(json), interactive_sources()
     dataset = str(checked_shards(dataset))
     options = token_files_of(dtype, end_of_text, block_size, column)
-    tokens = open_token_files(dataset, options)
-    if tokens is None:
-        refuse_in_place(dataset)
-    manifest = open_manifest(dataset, source=source) if tokens is None else tokens
+    in_place = open_in_place(dataset, options)
+    manifest = open_manifest(dataset, source=source) if in_place is None else in_place
     if shard is None:
         _list_shards(screen, manifest, most)
     elif shard < len(manifest):

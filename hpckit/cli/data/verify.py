@@ -14,6 +14,7 @@ from hpckit.cli.common.exit_status import NOT_ALL
 from hpckit.cli.common.run_argument import JsonOption
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError
 from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_opening import open_in_place
 from hpckit.cli.data.dataset_options import (
     BlockSizeOption,
     ColumnOption,
@@ -29,9 +30,9 @@ _NO_CHECKSUMS = (
     "next: the index has no checksums to compare contents with; if the shards are known to be "
     "whole now, `hpckit data index --hash` stores them"
 )
-_TOKEN_FILES = (
-    "next: token files have no checksums to compare contents with; `hpckit data pack` makes shards "
-    "of them, which do"
+_IN_PLACE = (
+    "next: these files have no checksums to compare contents with; "
+    "`hpckit data pack` makes shards of token files and of folders of files, which have them"
 )
 
 
@@ -55,22 +56,19 @@ def verify_shards(
     from data.index.dataset_verification import unlisted_tars, verify
     from data.index.manifest import open_manifest
     from data.index.shard_listing import checked_shards
-    from data.index.token_files.token_file_listing import open_token_files
     from hpckit.cli.common.progress_bar import progress_bar
-    from hpckit.cli.data.dataset_opening import refuse_in_place
     from hpckit.system.store_timeouts import interactive_sources
 
     screen, dataset = CommandOutput(json), str(checked_shards(dataset))
     options = token_files_of(dtype, end_of_text, block_size, column)
-    tokens = open_token_files(dataset, options)
+    in_place = open_in_place(dataset, options)
     sources = interactive_sources()
-    if tokens is None:
-        refuse_in_place(dataset)
+    if in_place is None:
         _refuse_shard(Path(dataset))
         manifest = open_manifest(dataset, source=sources)
         others = unlisted_tars(Path(dataset), manifest)
     else:
-        manifest, others = tokens, []
+        manifest, others = in_place, []
     with progress_bar("verifying") as progress:
         verdicts = verify(
             manifest, full=full, source=sources, index_folder=index_folder, progress=progress
@@ -84,13 +82,13 @@ def verify_shards(
     total = size(sum(verdict.bytes for verdict in verdicts))
     screen.line(
         f"{count(len(verdicts), 'shard')} of {total} checked: "
-        f"{_outcome(len(wrong), unhashed, full, tokens is not None)}"
+        f"{_outcome(len(wrong), unhashed, full, in_place is not None)}"
     )
     if others:
         screen.line(f"not verified, as the index does not list them: {listing(others)}")
     if unhashed:
-        screen.line(_NO_CHECKSUMS if tokens is None else _TOKEN_FILES)
-    if wrong:
+        screen.line(_NO_CHECKSUMS if in_place is None else _IN_PLACE)
+    if wrong and in_place is None:
         screen.line(
             "next: fetch these again, or run `hpckit data index --hash` if the change was intended"
         )
@@ -112,16 +110,16 @@ def _refuse_shard(path: Path) -> None:
             f"index, or make one by `hpckit data index {shlex.quote(str(path))} --out FOLDER`"
         )
     raise CommandUsageError(
-        f"{path} is neither an index nor a token file; tars are verified by their index, other "
-        "files have none"
+        f"{path} is neither an index nor a file that is read in place, such as a token file; tars "
+        "are verified by their index"
     )
 
 
-def _outcome(wrong: int, unhashed: int, full: bool, is_tokens: bool) -> str:
+def _outcome(wrong: int, unhashed: int, full: bool, in_place: bool) -> str:
     if wrong:
         found = f"{wrong:,} damaged"
-    elif is_tokens:
-        found = "sizes and places of documents are right"
+    elif in_place:
+        found = "all samples can be read" if full else "their layout is right; --full reads samples"
     else:
         found = "all whole" if full and not unhashed else "all headers are right"
     if unhashed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from data import Loader, Packing, TokenFiles, open_dataset
 from hpckit.cli.common.exit_status import NOT_ALL
+from hpckit.cli.common.store_errors import DAMAGED
 from tests.integration.cli.data_commands import document, hpckit, refused
+from tests.integration.data.record_shards import write_litdata, write_mds
 from tests.unit.data.token_files import write_arrow, write_flat, write_megatron
 
 END = 60000
@@ -44,11 +47,33 @@ def test_ls_and_verify(flat: Path) -> None:
     assert (facts["samples"], facts["tokens"], facts["shards"]) == (4, 31, 1)
     assert len(document("ls", flat, "--block-size", 8, "--shard", 0)["listed"]) == 4
     told = hpckit("verify", flat, "--full", "--end-of-text", END)
-    assert "62 B checked: sizes and places of documents are right; the contents of 1" in told.output
-    assert "token files have no checksums" in told.output
+    found = "1 shard of 62 B checked: all samples can be read; the contents of 1 shard were not"
+    assert found in told.output
+    assert "these files have no checksums" in told.output
     assert told.exit_code == NOT_ALL
     flat.write_bytes(flat.read_bytes()[:-1])
     refused("verify", flat, "--block-size", 8, says="not a multiple of the 2 bytes", exit_code=1)
+
+
+def test_ls_and_verify_take_records_and_tables_too(tmp_path: Path) -> None:
+    """And no folder of them is taken for one of tars without an index."""
+    litdata, mds, lines = (tmp_path / name for name in ("litdata", "mds", "a.jsonl"))
+    write_mds(mds, 5, 2)
+    write_litdata(litdata, 5, 2)
+    lines.write_bytes(b'{"n": 1}\n{"n": 2}\n')
+    for place, samples in ((mds, 5), (litdata, 5), (lines, 2)):
+        assert document("ls", place)["samples"] == samples
+        assert len(document("ls", place, "--shard", 0)["listed"]) == 2
+        assert hpckit("verify", place).exit_code == 0
+        told = hpckit("verify", place, "--full")
+        assert told.exit_code == NOT_ALL, told.output
+        assert "all samples can be read; the contents of" in told.output
+    lines.write_bytes(b'{"n": 1}\n{"n": \n')
+    told = hpckit("verify", lines, "--full")
+    assert told.exit_code == DAMAGED
+    assert "record 1 at byte 9" in told.output
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(b"x"))
+    refused("verify", tmp_path / "b.tar.gz", says="is compressed")
 
 
 def test_a_column_of_arrow_files_is_chosen(tmp_path: Path) -> None:

@@ -22,6 +22,15 @@ def dynamic(array: np.ndarray[Any, Any], dtype: int) -> bytes:
     return bytes([dtype, array.ndim << 2, *array.shape]) + array.tobytes()
 
 
+def byte_list(images: Sequence[bytes]) -> bytes:
+    """The number of images, their sizes, and the images."""
+    return np.array([len(images), *map(len, images)], "<u4").tobytes() + b"".join(images)
+
+
+def images_of(i: int) -> list[bytes]:
+    return [b"\xff\xd8" * n for n in range(i % 4)]
+
+
 MDS: dict[str, tuple[str, int | None, Callable[[int], Any], Callable[[Any], bytes]]] = {
     "text": ("str", None, lambda i: f"text é {i}", str.encode),
     "label": ("int", 8, lambda i: i - 2, lambda v: np.int64(v).tobytes()),
@@ -47,6 +56,8 @@ MDS: dict[str, tuple[str, int | None, Callable[[int], Any], Callable[[Any], byte
         lambda i: np.arange(i + 1, dtype=np.float64),
         lambda v: dynamic(v, 66),
     ),
+    "frames": ("jpeg_array", None, images_of, byte_list),
+    "pages": ("list[png]", None, images_of, lambda v: bytes(4) + byte_list(v)),
     "digits": ("str_int", None, lambda i: 10**20 + i, lambda v: str(v).encode()),
 }
 
@@ -90,6 +101,67 @@ def write_mds(
     return [{name: make(i) for name, (_, _, make, _) in MDS.items()} for i in range(count)]
 
 
+def nested(i: int) -> dict[str, Any]:
+    return {
+        "words": ["a", "é" * i],
+        "whole": [i, -i],
+        "real": [i / 3],
+        "flags": [True, i % 2 == 0],
+        "records": [{"q": None, "w": f"é{i}", "n": -i, "r": i / 7, "f": False}] * i,
+        "other": [1, "a", {"n": [None]}],
+        "n": i - 5,
+        "r": -i / 3,
+        "f": True,
+        "none": None,
+        "text": "",
+    }
+
+
+def _counted(content: bytes) -> bytes:
+    return np.uint32(len(content)).tobytes() + content
+
+
+def _numbers(values: list[Any], dtype: str) -> bytes:
+    return np.uint32(len(values)).tobytes() + np.array(values, dtype).tobytes()
+
+
+def nested_bytes(value: dict[str, Any]) -> bytes:
+    """What `nested` has made, as LitData writes it: a tag before each value."""
+
+    def texts(words: Sequence[str]) -> bytes:
+        return np.uint32(len(words)).tobytes() + b"".join(_counted(w.encode()) for w in words)
+
+    records = value["records"]
+    rows = b"".join(
+        b"\x10\x11"
+        + _counted(row["w"].encode())
+        + b"\x12"
+        + np.int64(row["n"]).tobytes()
+        + b"\x13"
+        + np.float64(row["r"]).tobytes()
+        + b"\x14\0"
+        for row in records
+    )
+    written = {
+        "words": b"\1" + texts(value["words"]),
+        "whole": b"\2" + _numbers(value["whole"], "<i8"),
+        "real": b"\3" + _numbers(value["real"], "<f8"),
+        "flags": b"\4" + _numbers(value["flags"], "?"),
+        "records": b"\6"
+        + np.uint32(len(records)).tobytes()
+        + texts(["q", "w", "n", "r", "f"])
+        + rows,
+        "other": b"\0" + _counted(json.dumps(value["other"]).encode()),
+        "n": b"\x08" + np.int64(value["n"]).tobytes(),
+        "r": b"\x09" + np.float64(value["r"]).tobytes(),
+        "f": b"\x0a\1",
+        "none": b"\x0b",
+        "text": b"\7" + _counted(b""),
+    }
+    pairs = [_counted(key.encode()) + content for key, content in written.items()]
+    return b"\5" + np.uint32(len(pairs)).tobytes() + b"".join(pairs)
+
+
 LITDATA: dict[str, tuple[str, Callable[[int], Any], Callable[[Any], bytes]]] = {
     "text": ("str", lambda i: f"text é {i}", str.encode),
     "label": ("int", lambda i: -i, lambda v: np.int64(v).tobytes()),
@@ -111,6 +183,11 @@ LITDATA: dict[str, tuple[str, Callable[[int], Any], Callable[[Any], bytes]]] = {
         lambda i: np.full((2, i + 1), i, np.float32),
         lambda v: np.array([1, v.ndim, *v.shape], ">u4").tobytes() + v.tobytes(),
     ),
+    "nested": ("json", nested, nested_bytes),
+    "older nested": ("json", lambda i: {"n": [i]}, lambda v: json.dumps(v).encode()),
+    "picture": ("image:png", lambda i: b"\x89P" * i, bytes),
+    "words": ("text", lambda i: f"é{i}", str.encode),
+    "frames": ("jpeg_array", images_of, byte_list),
     "newer scalar": (
         "tensor",
         lambda i: np.array(i, np.uint16),

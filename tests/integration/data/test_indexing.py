@@ -211,18 +211,10 @@ def test_a_file_url_of_a_folder_is_the_folder(shards: Path) -> None:
 
 
 def test_what_is_no_index_is_not_damaged(tmp_path: Path, shards: Path) -> None:
-    lines, table = tmp_path / "lines", tmp_path / "table"
-    for folder, name in ((lines, "x.jsonl"), (table, "x.parquet"), (tmp_path, "x.jsonl.gz")):
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text('{"a": 1}\n')
-    (tmp_path / "x.txt").write_text("text")
-    in_place = "has files of records or tables, such as x."
-    for path in (lines, lines / "x.jsonl", table, tmp_path / "x.jsonl.gz"):
-        for command in ("verify", "ls"):
-            assert in_place in hpckit(command, path).stderr
+    (tmp_path / "x.csv").write_text("a,b\n")
     for path, said in (
         (shards / "s-00.tar", "is a shard, which is verified by its index"),
-        (tmp_path / "x.txt", "is neither an index nor a token file"),
+        (tmp_path / "x.csv", "is neither an index nor a file that is read in place"),
     ):
         told = hpckit("verify", path)
         assert told.exit_code == 2

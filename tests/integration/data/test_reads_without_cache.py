@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data import FetchError, Loader, SampleError, open_dataset
+from data import FetchError, Loader, ObjectChangedError, SampleError, open_dataset
 from data.index.index_build import build_index
 from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
@@ -92,6 +92,27 @@ def test_a_sample_that_is_wrong_is_an_error_of_its_own(server: RangeServer, loca
     assert list(batch.keys) == [key for key in KEYS[:EACH] if key != "007"]
     assert batch.errors == 1
     loader.close()
+
+
+def test_samples_of_two_versions_of_a_shard_are_never_mixed(
+    server: RangeServer, tmp_path: Path
+) -> None:
+    """Both versions have the same headers, so only the etag tells them apart."""
+    folder = tmp_path / "versions"
+    folder.mkdir()
+    for version in (b"1", b"2"):
+        files = [(f"{number}.bin", version * 3000) for number in range(4)]
+        body = write_tar(folder / "s-0.tar", files).read_bytes()
+        if version == b"1":
+            build_index(folder)
+            place = serve(server, folder)
+    dataset = open_dataset(place, sources=Sources(retry=QUICK))
+    assert dataset.read(0)["bin"] == b"1" * 3000
+    server.put("/set/s-0.tar", body, etag='"other"')
+    with pytest.raises(ObjectChangedError, match="the object was replaced"):
+        dataset.read(1)
+    again = open_dataset(place, sources=Sources(retry=QUICK))
+    assert {again.read(number)["bin"] for number in range(4)} == {b"2" * 3000}
 
 
 def test_a_source_that_breaks_off_is_tried_for_all_of_a_group_and_not_for_each_sample(

@@ -23,6 +23,8 @@ from data import DataError, FingerprintError, Loader, SampleError, ShardError, o
 from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
+from data.index.compressed import compressed_files
+from data.index.compressed.unpacked_files import bytes_in
 from data.index.dataset_verification import verify
 from data.index.record_files import jsonl_files
 from data.index.token_files import token_file
@@ -221,6 +223,45 @@ def test_unpacked_files_are_evicted_when_no_process_uses_them(tmp_path: Path) ->
     store.close()
 
 
+def test_a_damaged_compressed_tar_of_several_is_left_out_where_that_is_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = tar_of(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.tar.gz").write_bytes(gzip.compress(content)[:-9])
+    (tmp_path / "in" / "1.tar.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "in" / "2.tar.gz").write_bytes(b"")
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    with pytest.raises(ShardError, match="cut short within a gzip member"):
+        open_dataset(tmp_path / "in", **options)
+    dataset = open_dataset(tmp_path / "in", broken_shards="skip", **options)
+    assert len(dataset) == 5
+    assert sum("a broken shard is left out" in text for text in caplog.messages) == 2
+    (tmp_path / "in" / "1.tar.gz").unlink()
+    with pytest.raises(ShardError, match="cut short within a gzip member"):
+        open_dataset(tmp_path / "in", broken_shards="skip", **options)
+
+
+def test_the_files_of_a_cache_are_not_counted_for_each_small_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To count them took time in proportion to the square of their number."""
+    content = zstd(tar_of(tmp_path))
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number:02d}.tar.zst").write_bytes(content)
+    counted = list[Path]()
+
+    def count(folder: Path) -> int:
+        counted.append(folder)
+        return bytes_in(folder)
+
+    monkeypatch.setattr(compressed_files, "bytes_in", count)
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    assert len(open_dataset(tmp_path / "in", **options)) == 100
+    assert len(counted) == 2
+
+
 def test_compressed_lines_and_shards_are_unpacked_too(tmp_path: Path) -> None:
     options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
     rows = write_jsonl(tmp_path, N, N)
@@ -363,6 +404,14 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda i: i["shards"][0]["raw_data"].update(basename="a\0b"), "not the name of a file"),
         (lambda i: i["shards"][0].update(zip_data=[1]), "not described as of MDS"),
         (lambda i: i["shards"][0].update(format="csv"), "format 'csv'"),
+        (
+            lambda i: i["shards"][0].update(
+                raw_data={"basename": "none", "bytes": 1},
+                zip_data={"basename": "none.br"},
+                compression="br:11",
+            ),
+            "shard 0 is compressed by 'br'",
+        ),
         (lambda i: i["shards"][0]["column_names"].__setitem__(0, "__key__"), "reserved name"),
     ],
 )
@@ -385,6 +434,9 @@ def test_an_index_of_mds_that_cannot_be_read_is_refused(
         (lambda i: i["config"]["data_format"].__setitem__(0, "pil"), "the format 'pil'"),
         (lambda i: i["config"]["data_format"].__setitem__(0, "no_header_tensor:10"), "the format"),
         (lambda i: i["config"].update(encryption={"algorithm": "fernet"}), "encrypted"),
+        (lambda i: i["config"].update(compression_level="batch"), "compression_level 'batch'"),
+        (lambda i: i["config"].update(compression="zstd"), "neither gzip nor zstd|give cache="),
+        (lambda i: i["chunks"].__setitem__(0, 5), "chunk 0 is not described as LitData does"),
         (lambda i: i["config"].update(data_spec="[1, {"), "data_spec cannot be read"),
         (lambda i: i["config"].update(data_spec="[1, [2]]"), "data_spec cannot be read"),
         (lambda i: i["chunks"][0].update(dim=100), "streams of tokens"),
@@ -531,3 +583,50 @@ def test_the_lines_of_a_large_file_are_found_once(
     again = open_dataset(tmp_path / "0.jsonl")
     assert again.fingerprint == first.fingerprint
     assert same(again.read(7), rows[7])
+
+
+def test_lines_of_another_version_of_the_same_size_are_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines of different lengths change places where no probe looks."""
+    monkeypatch.setattr(jsonl_files, "_FEW_BYTES", 1)
+    monkeypatch.setattr(token_file, "PROBES", 2)
+    monkeypatch.setattr(token_file, "PROBE_BYTES", 8)
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"n": n, "text": "x" * (n % 7)}).encode() + b"\n" for n in range(50)]
+    for again in (False, True):
+        if again:
+            lines[20:22] = lines[21], lines[20]
+        path.write_bytes(b"".join(lines))
+        os.utime(path, ns=(0, again))
+        dataset = open_dataset(path)
+        assert (tmp_path / "a.jsonl.index").is_file()
+        assert [dataset.read(n)["n"] for n in (20, 21)] == ([21, 20] if again else [20, 21])
+
+
+def test_lines_of_nothing_but_spaces_are_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    content = b' \n{"n": 0}\n\t \r\n {"n": 1} \n\r\n  \r\n{"n": 2}\r\n {"n": 3}\n \n   '
+    path.write_bytes(content)
+    for piece in (1, 2, 3, 7, 1 << 20):
+        monkeypatch.setattr(jsonl_files, "_PIECE", piece)
+        dataset = open_dataset(path)
+        assert [dataset.read(i)["n"] for i in range(len(dataset))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{\n "n": 1\n}\n', b'[{"n": 1}]\n', b'{"n": 1}\r{"n": 2}\r', b"n\n1\n"]
+)
+def test_what_is_not_one_object_in_each_line_is_refused_when_it_is_opened(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(ShardError, match="its lines are not objects of JSON"):
+        open_dataset(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(b'{"torn\n{"n": 1}\n')
+    dataset = open_dataset(tmp_path / "a.jsonl")
+    assert dataset.read(1)["n"] == 1
+    with pytest.raises(ShardError, match="record 000000000000 cannot be read"):
+        dataset.read(0)

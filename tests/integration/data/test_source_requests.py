@@ -214,3 +214,19 @@ def test_urls_that_are_signed_when_they_are_read_never_expire(
         server.refuses = f"sig=x{number}x", EXPIRED
         assert epoch(dataset) == EVERYTHING
     assert next(made) > before + 1
+
+
+@pytest.mark.parametrize("etag", [None, '"1"'])
+def test_a_source_that_tells_no_versions_apart_is_told_of_once(
+    server: RangeServer,
+    local: Path,
+    tmp_path: Path,
+    etag: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serve(server, local)
+    for served in server.objects.values():
+        served.etag = etag
+    dataset = opened(unhashed(server, tmp_path), tmp_path / "cache")
+    epoch(dataset)
+    assert sum("tells no versions apart" in text for text in caplog.messages) == (etag is None)

@@ -1,16 +1,19 @@
 """Sources against a server that does all that servers do wrong: never a wrong byte, never an early
 end, and an error that tells every attempt."""
 
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import obstore
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from data.errors import DataError, FetchError, ObjectChangedError
 from data.source.host_limits import Limits
@@ -193,6 +196,33 @@ def test_any_fsspec_driver_serves(tmp_path: Path) -> None:
     for url in ("nothing://x/y", "simplecache://x/y"):
         with pytest.raises(FetchError, match="cannot be read"):
             one.stat(url)
+
+
+class HashedMemory(MemoryFileSystem):  # type: ignore[misc]
+    """Tells versions apart as the driver of hf:// does."""
+
+    protocol = "hashedmemory"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("hashedmemory://")))
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().info(path, **options)
+        return {**found, "blob_id": hashlib.sha256(self.cat_file(path)).hexdigest()}
+
+
+def test_a_version_of_the_hub_of_hugging_face_is_told_from_another() -> None:
+    fsspec.register_implementation("hashedmemory", f"{__name__}.HashedMemory", clobber=True)
+    fs, url = fsspec.filesystem("hashedmemory"), "hashedmemory://test-data-tags/x.tar"
+    fs.pipe("/test-data-tags/x.tar", BODY)
+    one = sources()
+    tag = one.stat(url).tag
+    assert one.read(url, 0, 5, tag) == BODY[:5]
+    fs.pipe("/test-data-tags/x.tar", BODY[::-1])
+    with pytest.raises(ObjectChangedError):
+        one.read(url, 0, 5, tag)
+    fs.rm("/test-data-tags", recursive=True)
 
 
 def test_a_local_file_serves(tmp_path: Path) -> None:

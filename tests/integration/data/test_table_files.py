@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import pickle
@@ -74,7 +75,33 @@ def arrow_file(folder: Path) -> Any:
     return folder / "a.arrow"
 
 
+def litdata_chunk(rows: Any, compression: str | None = None) -> bytes:
+    """A chunk as LitData writes items of plain values: records of no bytes, then rows of Arrow."""
+    written = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(written, rows.schema, options=options) as writer:
+        writer.write_table(rows, max_chunksize=8)
+    arrow = written.getvalue()
+    count = rows.num_rows
+    head = struct.pack(f"<{count + 2}I", count, *[4 * (count + 2)] * (count + 1))
+    return head + arrow + struct.pack("<I", len(arrow)) + b"LDARW01\0"
+
+
+def litdata(folder: Path) -> Any:
+    chunks = []
+    for number, (first, end) in enumerate(((0, 30), (30, N))):
+        chunk = litdata_chunk(table(first, end), "zstd" if number else None)
+        name = f"chunk-0-{number}.bin"
+        (folder / name).write_bytes(chunk)
+        chunks.append({"filename": name, "chunk_size": end - first, "dim": None})
+    spec = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
+    config = {"compression": None, "data_format": ["json"], "data_spec": spec}
+    (folder / "index.json").write_text(json.dumps({"chunks": chunks, "config": config}))
+    return folder
+
+
 KINDS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
+    "litdata": (litdata, {}),
     "parquet": (parquet, {}),
     "save_to_disk": (saved, {"rows": True}),
     "arrow": (arrow_file, {"rows": True}),
@@ -127,14 +154,33 @@ def test_another_table_is_not_resumed_and_a_changed_one_is_noticed(tmp_path: Pat
         Loader(open_dataset(tmp_path), global_batch=4).load_state_dict(state)
 
 
+def test_groups_of_two_versions_of_a_table_are_never_mixed(tmp_path: Path) -> None:
+    """Both have the same size, and the shard of all groups is open already."""
+    path, sizes = tmp_path / "a.parquet", list[int]()
+
+    def write(base: int) -> None:
+        rows = pa.table({"n": pa.array(range(base, base + N), pa.int64())})
+        pq.write_table(rows, tmp_path / "new", row_group_size=8, use_dictionary=False)
+        sizes.append((tmp_path / "new").stat().st_size)
+        (tmp_path / "new").replace(path)
+
+    write(1000)
+    dataset = open_dataset(path)
+    assert dataset.read(0)["n"] == 1000
+    write(2000)
+    assert sizes[0] == sizes[1]
+    with pytest.raises(ShardError, match="has changed since the dataset was opened"):
+        dataset.read(N - 1)
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_table_that_is_cut_short_is_refused_with_its_place(tmp_path: Path, kind: str) -> None:
     write, options = KINDS[kind]
     place = write(tmp_path)
-    path = sorted(tmp_path.glob("*.parquet")) + sorted(tmp_path.glob("*.arrow"))
+    path = [one for end in ("parquet", "arrow", "bin") for one in sorted(tmp_path.glob(f"*.{end}"))]
     content = path[-1].read_bytes()
     path[-1].write_bytes(content[:3000] if kind == "arrow" else content[:-200])
-    with pytest.raises(ShardError, match="damaged or cut short") as caught:
+    with pytest.raises(ShardError, match=r"damaged or cut short|or it is cut short") as caught:
         open_dataset(place, **options)
     assert str(path[-1]) in str(caught.value)
 
@@ -165,6 +211,14 @@ def test_an_offset_of_an_arrow_file_that_is_damaged_is_found(tmp_path: Path) -> 
         open_dataset(path, rows=True).read(20)
 
 
+def test_a_damaged_name_of_a_column_is_refused(tmp_path: Path) -> None:
+    path = arrow_file(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"image", b"\xffmage"))
+    with pytest.raises(ShardError, match="its schema is damaged or cut short") as caught:
+        open_dataset(path, rows=True)
+    assert str(path) in str(caught.value)
+
+
 def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     folder = parquet(tmp_path / "p")
     pq.write_table(pa.table({"other": [1]}), folder / "2.parquet")
@@ -174,7 +228,7 @@ def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     cases: tuple[tuple[Any, bool, str], ...] = (
         (folder, False, r"2\.parquet has the columns \['other'\]"),
         ([folder / "0.parquet"] * 2, False, "given twice"),
-        (tmp_path / "d.arrow", True, "columns of dictionaries"),
+        (tmp_path / "d.arrow", True, r"columns \['c'\] are dictionaries"),
         ("s3://bucket/x.parquet", False, "only read from a file system"),
         (folder / "none-*.parquet", False, "nothing is there"),
         (tmp_path / "none", True, "not a table"),
@@ -243,13 +297,88 @@ def test_streams_are_chosen_by_the_groups_and_a_state_keeps_its_own(
         Loader(dataset, streams=10, **options).load_state_dict(states[0])
 
 
+@pytest.mark.parametrize("most_bytes", [1, 1 << 30])
 def test_groups_are_kept_up_to_a_number_of_bytes_and_thrashing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    most_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(table_samples, "UNPACKED_GROUPS", UnpackedGroups(1))
-    monkeypatch.setattr(table_samples, "_LOADS", 5)
+    """One row of each group is read in turn. Many groups alone are no thrashing."""
+    monkeypatch.setattr(table_samples, "UNPACKED_GROUPS", UnpackedGroups(most_bytes))
+    monkeypatch.setattr(table_samples, "_AGAIN", 5)
     dataset = open_dataset(parquet(tmp_path))
     with caplog.at_level(logging.WARNING):
-        for number in range(0, N, 5):
+        for number in [*range(0, N, 8)] * 2:
             dataset.read(number)
-    assert "unpacked again for each 1." in caplog.text
+    assert ("unpacked again for each 1.0 rows" in caplog.text) == (most_bytes == 1)
+
+
+def test_an_arrow_file_whose_writer_was_killed_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole record batches are there, and no end: a file needs its footer, a stream may end so."""
+    rows, path = table(0, N), tmp_path / "a.arrow"
+    for kind, is_refused in ((pa.ipc.new_file, True), (pa.ipc.new_stream, False)):
+        written = io.BytesIO()
+        writer = kind(written, rows.schema)
+        for batch in rows.to_batches(max_chunksize=8)[:3]:
+            writer.write_batch(batch)
+        path.write_bytes(written.getvalue())
+        if is_refused:
+            with pytest.raises(ShardError, match="has no footer, so it is cut short") as caught:
+                open_dataset(path, rows=True)
+            assert str(path) in str(caught.value)
+            assert not caplog.messages
+        else:
+            assert len(open_dataset(path, rows=True)) == 24
+            assert "no end-of-stream mark" in caplog.text
+
+
+def test_dictionaries_inside_other_columns_of_arrow_are_refused_when_it_is_opened(
+    tmp_path: Path,
+) -> None:
+    coded = pa.array(["a", "b", "a"]).dictionary_encode()
+    columns = {
+        "struct": pa.StructArray.from_arrays([coded], ["x"]),
+        "list": pa.ListArray.from_arrays([0, 1, 2, 3], coded),
+        "map": pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["k"] * 3), coded),
+    }
+    for name, column in columns.items():
+        rows, path = pa.table({"n": [1, 2, 3], name: column}), tmp_path / f"{name}.arrow"
+        with pa.ipc.new_stream(str(path), rows.schema) as writer:
+            writer.write_table(rows)
+        with pytest.raises(DataError, match=rf"columns \['{name}'\] are dictionaries"):
+            open_dataset(path, rows=True)
+
+
+def test_an_encrypted_table_is_not_called_damaged(tmp_path: Path) -> None:
+    path = parquet(tmp_path) / "0.parquet"
+    path.write_bytes(path.read_bytes()[:-4] + b"PARE")  # as one with an encrypted footer ends
+    with pytest.raises(ShardError, match="its footer is encrypted, which is not supported"):
+        open_dataset(path)
+
+
+def test_chunks_of_litdata_that_are_not_what_their_index_says_are_refused(tmp_path: Path) -> None:
+    litdata(tmp_path)
+    assert len(open_dataset(tmp_path / "index.json")) == N
+    second, first = tmp_path / "chunk-0-1.bin", (tmp_path / "chunk-0-0.bin").read_bytes()
+    content = second.read_bytes()
+    record = struct.pack("<I", 1) + b"1"
+    plain = struct.pack("<3I", 1, 12, 12 + len(record)) + record
+    for written, said in (
+        (litdata_chunk(table(30, N - 1)), r"has 10 rows, but index\.json says 11"),
+        (plain, "not rows of Arrow as those of the first chunk"),
+        (content[:-12] + b"\xff" * 4 + content[-8:], "or it is cut short"),
+        (b"", "or it is cut short"),
+    ):
+        second.write_bytes(written)
+        with pytest.raises(ShardError, match=said):
+            open_dataset(tmp_path)
+    second.write_bytes(first)
+    index = json.loads((tmp_path / "index.json").read_text())
+    index["chunks"].insert(0, {"filename": "plain.bin", "chunk_size": 1, "dim": None})
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "plain.bin").write_bytes(plain)
+    with pytest.raises(ShardError, match="rows of Arrow as those of the first chunk are not"):
+        open_dataset(tmp_path)
