@@ -124,15 +124,17 @@ class StoredChunks:
         with self._lock:
             if self._manifests is None:
                 self._manifests = list(self._open())
-            # ranks that are being written have the index as it was
             index: ChunkIndex | None = None
-            for manifest in self._manifests:
-                if tables := list(manifest.unread(tensors)):
-                    index = index or self._index.copy()
-                    index.add(tables, manifest.document.packs())
-                    if manifest.is_own:
-                        index.place(tables)
-            self._index = index or self._index
+            try:
+                for manifest in self._manifests:
+                    if tables := manifest.unread(tensors):
+                        # a rank that is being written has the index as it was
+                        index = index or self._index.copy()
+                        index.add(tables, manifest.document.packs())
+                        if manifest.is_own:
+                            index.place(tables)
+            finally:  # what was read before the store was out of reach is not read again
+                self._index = index or self._index
             return self._index
 
     def _open(self) -> Iterator[_KnownManifest]:
@@ -181,21 +183,24 @@ class _KnownManifest:
         self._outlines = {item: document.outline(item) for item in grouped if grouped[item]}
         self._read: set[tuple[str, int]] = set()  # items and numbers of groups
 
-    def unread(self, tensors: Collection[str] | None) -> Iterator[ItemTable]:
-        """Yield the tables that were not yielded before: all that are not cut into groups, and the
-        groups of these tensors; None: all groups."""
-        yield from self._whole
+    def unread(self, tensors: Collection[str] | None) -> list[ItemTable]:
+        """Return the tables that were not returned before: all that are not cut into groups, and
+        the groups of these tensors; None: all groups."""
+        places = [place for place in self._groups_of(tensors) if place not in self._read]
+        groups = [self._group(*place) for place in places]
+        tables = [*self._whole, *(table for table in groups if table is not None)]
         self._whole = []
-        for item, number in self._groups_of(tensors):
-            if (item, number) in self._read:
-                continue
-            self._read.add((item, number))
-            try:
-                yield self.document.group(item, self._outlines[item], number)
-            except FileNotFoundError:
-                continue
-            except (DamagedError, FormatError) as error:
-                logger.warning("cannot look for known chunks: %s", error)
+        self._read.update(places)
+        return tables
+
+    def _group(self, item: str, number: int) -> ItemTable | None:
+        try:
+            return self.document.group(item, self._outlines[item], number)
+        except FileNotFoundError:
+            return None
+        except (DamagedError, FormatError) as error:
+            logger.warning("cannot look for known chunks: %s", error)
+            return None
 
     def _groups_of(self, tensors: Collection[str] | None) -> Iterable[tuple[str, int]]:
         if tensors is None:
