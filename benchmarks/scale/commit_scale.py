@@ -144,7 +144,7 @@ def main() -> None:
         records, mb = f"{one.part_bytes / 1e6:,.1f} MB", f"{one.memory / 1e6:,.0f}"
         cells = (f"{one.ranks:,}", f"{one.chunks:,}", records, f"{one.seconds:.2f} s", each_us)
         shown.add_row(*cells, *(f"{count:,}" for count in counts), mb)
-    Console().print(shown)
+    Console(width=110).print(shown)
     if len(found) > 1:
         print(f"slope of processor time: {slope((o.ranks, o.seconds) for o in found):.2f}")
 

@@ -184,7 +184,7 @@ def main() -> None:
                 f"{sum(seconds) / len(found):.2f}",
                 f"{sum(one.memory for one in found) / len(found) / 1e6:.0f}",
             )
-    Console().print(shown)
+    Console(width=110).print(shown)
 
 
 if __name__ == "__main__":

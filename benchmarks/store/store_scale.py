@@ -165,7 +165,7 @@ def main() -> None:
         each_s = spent / made
         all_s = each_s * ranks * chunks
         shown.add_row(name, f"{spent:.2f} s", f"{1e6 * each_s:.2f} µs", f"{all_s:,.0f} s")
-    Console().print(shown)
+    Console(width=110).print(shown)
     print(f"{size / made:.1f} bytes of manifest for each chunk")
     print(f"{listing(ranks):.2f} s to list {ranks:,} parts")
 
@@ -190,7 +190,7 @@ def _tell_requests(saved: CheckpointShape) -> None:
     }.items():
         cells = (found.put, found.get, found.list, found.delete, found.total)
         shown.add_row(name, *(f"{cell:,}" for cell in cells))
-    Console().print(shown)
+    Console(width=110).print(shown)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, OtherRankError, causes
+from checkpointing.ranks.open_files import allow_connections
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,6 +29,7 @@ STRUCTURE_TIMEOUT = timedelta(minutes=30)
 WAIT_WARNING_S = 60.0
 # Reasons of ranks in one message: thousands that read the same damaged file say the same.
 MOST_REASONS = 8
+_GROUPS = 2  # that a RankGroup makes, in each of which a rank is connected to all others
 # Of gloo ("Timed out waiting 1000ms") and of the store that its groups meet in ("wait timeout").
 _TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
 
@@ -47,6 +49,7 @@ class RankGroup:
         self.structures: dist.ProcessGroup | None = None
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+            allow_connections(_GROUPS, self.world_size)
             with self.expect_all("creating a Checkpointer"), report_other_rank():
                 self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
                 self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
