@@ -174,7 +174,7 @@ def end_position(spec: RunSpec, plan: Sequence[PlannedStage], sizes: Sequence[So
     steps = spec.train.steps
     if not is_packed(spec):
         return samples_before(spec, steps)
-    at_tokens, need = Fraction(0), _tokens_before(spec, steps)
+    at_tokens, need = Fraction(0), tokens_before(spec, steps)
     for stage, later in pairwise([*plan, None]):
         assert stage is not None
         rate = _tokens_per_sample(stage, sizes)
@@ -297,7 +297,7 @@ def _begin(
     """Returns the position at which a stage begins, and the tokens before it."""
     if step is not None and not is_packed(spec):
         return samples_before(spec, step), Fraction(0)
-    need = Fraction(tokens) if tokens is not None else _tokens_before(spec, step or 0)
+    need = Fraction(tokens) if tokens is not None else tokens_before(spec, step or 0)
     rate = _tokens_per_sample(before, sizes)
     if not rate:
         raise ValueError(f"{KEY}.stages: the sources have no token counts, which a stage needs")
@@ -305,7 +305,9 @@ def _begin(
     return before.position + int(ahead), at_tokens + ahead * rate
 
 
-def _tokens_before(spec: RunSpec, step: int) -> Fraction:
+def tokens_before(spec: RunSpec, step: int) -> Fraction:
+    """Returns about the tokens of the first `step` steps where documents are packed: those of full
+    windows."""
     assert isinstance(spec.model, DecoderSpec)
     return Fraction(samples_before(spec, step) * (spec.model.seq_len + 1))
 
