@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpckit.config.batch_size import samples_before
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in, is_training_function
@@ -79,13 +79,24 @@ def source_keys(name: str) -> str:
 
 
 def options_of(spec: RunSpec, source: MixtureSourceSpec) -> RunSpec:
-    """Returns the spec with the options of token files that a source has."""
-    own = {
-        name: getattr(source, name)
-        for name in ("dtype", "end_of_text", "column")
-        if getattr(source, name) is not None
+    """Returns the spec with the options of token files that a source has: its own, and those of
+    `data` that files of its kind take.
+
+    Raises:
+        DataError: the shards cannot be listed.
+    """
+    options: dict[str, Any] = {name: getattr(source, name) for name in _FIXED[1:]}
+    inherited = {
+        name: value
+        for name, own in options.items()
+        if own is None and (value := getattr(spec.data, name)) is not None
     }
-    return replace(spec, data=replace(spec.data, **own))
+    if inherited and spec.data.text == "tokens":
+        from data.index.token_files.token_file_listing import options_taken  # takes numpy
+
+        taken = options_taken(source.shards)
+        inherited = {name: value for name, value in inherited.items() if name in taken}
+    return replace(spec, data=replace(spec.data, **{**options, **inherited}))
 
 
 def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[PlannedStage]:
