@@ -299,7 +299,7 @@ class PackPlan:
         positions, rows = _documents(packs)
         places = self.stream.locate(positions)
         pieces = _pieces(packs, rows, self.counts.at(places))
-        if len(self.stream.datasets) > 1:
+        if isinstance(self.stream, MixedStream):  # of one dataset, too: others may be added
             pieces = pieces._replace(step_tokens=self._tokens_by_dataset(step))
         return BatchWork(RankShare(positions, mask, float(weight), step.after), places, pieces)
 
