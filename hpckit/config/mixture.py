@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpckit.config.batch_size import samples_before
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in, is_training_function
@@ -79,13 +79,24 @@ def source_keys(name: str) -> str:
 
 
 def options_of(spec: RunSpec, source: MixtureSourceSpec) -> RunSpec:
-    """Returns the spec with the options of token files that a source has."""
-    own = {
-        name: getattr(source, name)
-        for name in ("dtype", "end_of_text", "column")
-        if getattr(source, name) is not None
+    """Returns the spec with the options of token files that a source has: its own, and those of
+    `data` that files of its kind take.
+
+    Raises:
+        DataError: the shards cannot be listed.
+    """
+    options: dict[str, Any] = {name: getattr(source, name) for name in _FIXED[1:]}
+    inherited = {
+        name: value
+        for name, own in options.items()
+        if own is None and (value := getattr(spec.data, name)) is not None
     }
-    return replace(spec, data=replace(spec.data, **own))
+    if inherited and spec.data.text == "tokens":
+        from data.index.token_files.token_file_listing import options_taken  # takes numpy
+
+        taken = options_taken(source.shards)
+        inherited = {name: value for name, value in inherited.items() if name in taken}
+    return replace(spec, data=replace(spec.data, **{**options, **inherited}))
 
 
 def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[PlannedStage]:
@@ -174,7 +185,7 @@ def end_position(spec: RunSpec, plan: Sequence[PlannedStage], sizes: Sequence[So
     steps = spec.train.steps
     if not is_packed(spec):
         return samples_before(spec, steps)
-    at_tokens, need = Fraction(0), _tokens_before(spec, steps)
+    at_tokens, need = Fraction(0), tokens_before(spec, steps)
     for stage, later in pairwise([*plan, None]):
         assert stage is not None
         rate = _tokens_per_sample(stage, sizes)
@@ -297,7 +308,7 @@ def _begin(
     """Returns the position at which a stage begins, and the tokens before it."""
     if step is not None and not is_packed(spec):
         return samples_before(spec, step), Fraction(0)
-    need = Fraction(tokens) if tokens is not None else _tokens_before(spec, step or 0)
+    need = Fraction(tokens) if tokens is not None else tokens_before(spec, step or 0)
     rate = _tokens_per_sample(before, sizes)
     if not rate:
         raise ValueError(f"{KEY}.stages: the sources have no token counts, which a stage needs")
@@ -305,7 +316,9 @@ def _begin(
     return before.position + int(ahead), at_tokens + ahead * rate
 
 
-def _tokens_before(spec: RunSpec, step: int) -> Fraction:
+def tokens_before(spec: RunSpec, step: int) -> Fraction:
+    """Returns about the tokens of the first `step` steps where documents are packed: those of full
+    windows."""
     assert isinstance(spec.model, DecoderSpec)
     return Fraction(samples_before(spec, step) * (spec.model.seq_len + 1))
 

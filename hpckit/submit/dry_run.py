@@ -13,6 +13,7 @@ from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.config.batch_size import samples_before, share_of_rank
 from hpckit.config.entry_points import IMAGES, is_built_in
 from hpckit.config.last_step import last_step
+from hpckit.config.mixture import is_packed, tokens_before
 from hpckit.config.parallel_degrees import degrees, describe_layout
 from hpckit.config.rules.violations import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.config.spec import CheckpointSpec, ImageSpec, RunSpec
@@ -90,7 +91,8 @@ def _summary(
     elif dataset is None:
         yield f"# data        to be packed into {spec.data.shards}"
     else:
-        yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
+        what, shards = "document" if is_packed(spec) else "sample", len(dataset.manifest)
+        yield f"# data        {count(len(dataset), what)} in {count(shards, 'shard')}"
     yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
     if spec.entry == IMAGES and isinstance(spec.model, ImageSpec):
         yield f"# model       {_image_model_line(spec.model)}"
@@ -169,6 +171,12 @@ def _when(spec: CheckpointSpec) -> str:
 def _epochs(spec: RunSpec, dataset: Dataset | DatasetSummary | None) -> str:
     if dataset is None:
         return ""
+    if is_packed(spec):  # a sample of a step is a window of documents
+        tokens = getattr(dataset.manifest, "n_tokens", None)
+        if tokens is None or not tokens.sum():
+            return ""
+        epochs = float(tokens_before(spec, last_step(spec)) / int(tokens.sum()))
+        return f"  (about {epochs:.2f} epochs)"
     return f"  ({samples_before(spec, last_step(spec)) / len(dataset):.2f} epochs)"
 
 

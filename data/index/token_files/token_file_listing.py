@@ -1,6 +1,6 @@
 """From what a user gives as the shards of a dataset to the token files among them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from data.errors import DataError, shown
@@ -17,6 +17,12 @@ BIN, IDX, ARROW = ".bin", ".idx", ".arrow"
 SUFFIXES = (BIN, IDX, ARROW)
 
 _Open = Callable[[Path, TokenFiles], TokenDocuments]
+_TAKEN: Mapping[_Open, tuple[str, ...]] = {
+    flat_file.open_flat_file: ("dtype", "end_of_text"),
+    megatron_files.open_megatron_files: (),
+    arrow_files.open_arrow_file: ("column",),
+}
+"""The options that files of each kind take, which the files of others do not need."""
 
 
 def open_token_files(shards: Shards, options: TokenFiles | None = None) -> TokenManifest | None:
@@ -43,6 +49,13 @@ def first_token_file(shards: Shards) -> str | None:
     """Return the first item of `shards` that is a token file, None if there is none. Raises
     DataError."""
     return next((item for item in items_of(shards) if _files(item) is not None), None)
+
+
+def options_taken(shards: Shards) -> frozenset[str]:
+    """Return the options of `TokenFiles` that these shards take, besides `block_size`: none if they
+    are no token files. Raises DataError."""
+    paths = files_of_items(items_of(shards), _files, "a token file") or ()
+    return frozenset(name for _, open_ in paths for name in _TAKEN[open_])
 
 
 def _files(item: str) -> list[tuple[Path, _Open]] | None:

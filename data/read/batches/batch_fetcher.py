@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from data.read.shards.shard_samples import ShardSamples
 from data.read.shards.single_members import OpenFile, OpenFiles, read_single_members
 
 _FREED_BYTES = 31 << 20
+
+Transform: TypeAlias = Callable[[Sample, SampleContext], Any]
 
 
 class BatchWork(NamedTuple):
@@ -70,7 +72,7 @@ class BatchFetcher:
     """Makes this rank's batch of any global step. It holds no position, so threads may share it."""
 
     stream: SampleStream
-    transform: Callable[[Sample, SampleContext], Any] | None
+    transform: Transform | None
     collate: Callable[[list[Any]], Any] | None
     faults: BadSampleBudget
 
@@ -228,14 +230,18 @@ class BatchFetcher:
         return np.concatenate([each.starts for each in datasets]), first
 
     def _transform(self, rows: BatchRows) -> None:
-        if self.transform is None:
-            return
-        for row, (sample, position) in enumerate(zip(rows.samples, rows.positions, strict=True)):
+        if self.transform is not None:
+            self._apply(rows, [self.transform] * len(rows.samples))
+
+    def _apply(self, rows: BatchRows, transforms: Sequence[Transform]) -> None:
+        """Transform each row by its own transform."""
+        each = zip(rows.samples, rows.positions, transforms, strict=True)
+        for row, (sample, position, transform) in enumerate(each):
             if row in rows.errors:
                 continue
             context = SampleContext(position, self.stream.epoch_of(position), self.stream.seed)
             try:
-                rows.samples[row] = self.transform(sample, context)
+                rows.samples[row] = transform(sample, context)
             except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
                 failure = SampleError(
                     position, sample["__key__"], sample["__url__"], _describe(error)

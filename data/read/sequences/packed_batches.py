@@ -20,7 +20,7 @@ from data.read.batches.batch_plan import Topology
 from data.read.sample_stream import MixedStream, SampleStream
 from data.read.sequences.packed_sequences import PackedSequence, sequences
 from data.read.sequences.position_token_counts import TokenCounts
-from data.read.sequences.stored_tokens import stored_tokens
+from data.read.sequences.stored_tokens import StoredTokens, stored_tokens
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,14 @@ class PackFetcher(BatchFetcher):
     """Makes a batch of sequences. Each document is read and transformed once per batch."""
 
     packing: Packing
+    stored: tuple[StoredTokens, ...] = ()
+    """What reads the tokens of each dataset, where there is no transform."""
+
+    def _transform(self, rows: BatchRows) -> None:
+        if self.transform is not None:
+            super()._transform(rows)
+        else:
+            self._apply(rows, [self.stored[dataset] for dataset in rows.datasets])
 
     def _check(self, rows: BatchRows, work: BatchWork) -> None:
         assert isinstance(work.extra, PackedPieces)
@@ -214,10 +222,11 @@ class PackPlan:
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
         return PackFetcher(
             fetcher.stream,
-            fetcher.transform or stored_tokens(self.stream),
+            fetcher.transform,
             fetcher.collate or sequences,
             fetcher.faults,
             self.packing,
+            () if fetcher.transform else stored_tokens(self.stream),
         )
 
     def stream_position(self, position: int) -> int:
@@ -290,7 +299,7 @@ class PackPlan:
         positions, rows = _documents(packs)
         places = self.stream.locate(positions)
         pieces = _pieces(packs, rows, self.counts.at(places))
-        if len(self.stream.datasets) > 1:
+        if isinstance(self.stream, MixedStream):  # of one dataset, too: others may be added
             pieces = pieces._replace(step_tokens=self._tokens_by_dataset(step))
         return BatchWork(RankShare(positions, mask, float(weight), step.after), places, pieces)
 

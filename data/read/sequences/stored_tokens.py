@@ -26,15 +26,17 @@ class StoredTokens:
         return np.frombuffer(sample[self.extension], np.dtype(self.dtype).newbyteorder("<"))
 
 
-def stored_tokens(stream: SampleStream) -> StoredTokens:
-    """Return a transform that reads tokens in the way that the stream's datasets count them. Raises
-    DataError."""
-    ways = {dataset.manifest.tokens for dataset in stream.datasets}
-    (way,) = ways if len(ways) == 1 else ("",)
-    extension, _, detail = (way or "").partition(":")
+def stored_tokens(stream: SampleStream) -> tuple[StoredTokens, ...]:
+    """Return the transform of each dataset of a stream that reads tokens in the way that the
+    dataset counts them. Raises DataError."""
+    return tuple(_of_way(str(dataset.manifest.tokens or "")) for dataset in stream.datasets)
+
+
+def _of_way(way: str) -> StoredTokens:
+    extension, _, detail = way.partition(":")
     if way == "npy" or (extension != "json" and detail):
         return StoredTokens(extension, detail or None)
     raise DataError(
-        f"tokens are counted by {sorted(map(str, ways))}, which does not say where they are "
-        "stored: packing requires a transform that makes them"
+        f"tokens are counted by {way or None!r}, which does not say where they are stored: packing "
+        "requires a transform that makes them"
     )

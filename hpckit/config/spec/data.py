@@ -65,9 +65,9 @@ class MixtureSourceSpec:
     """The most times that the run may read it, which is checked before it starts; null: once with a
     budget, else any number."""
     dtype: TokenType | None = None
-    """As `data.dtype`, which it has by default."""
+    """As `data.dtype`, which it has by default if it is a flat file."""
     end_of_text: Natural | None = None
-    """As `data.end_of_text`, which it has by default."""
+    """As `data.end_of_text`, which it has by default if it is a flat file."""
     column: Text | None = None
     """As `data.column`, which it has by default."""
 

@@ -168,8 +168,9 @@ def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[st
     assert mixture is not None
     problems, notes, sizes = list[str](), list[str](), list[SourceSize]()
     for name, source in mixture.sources.items():
-        key, own = f"{source_keys(name)}.shards", options_of(spec, source)
+        key = f"{source_keys(name)}.shards"
         try:
+            own = options_of(spec, source)
             dataset = _open_dataset(own, source.shards)
             found = _dataset_problems(own, key, source.shards, dataset)
         except NoCacheError as error:

@@ -92,4 +92,4 @@ def test_a_dry_run_of_indexed_shards_imports_what_it_needs(tmp_path: Path) -> No
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "\n")
-    assert "1 samples in 1 shards" in done.stdout
+    assert "1 sample in 1 shard" in done.stdout

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from data import open_dataset, pack_folder
+from data import TokenFiles, open_dataset, pack_folder
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.ipc.process_environment import NodeEnvironment
 from hpckit.planner.memory.decoder_memory import footprint
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.dry_run import describe_submission
 from hpckit.text.quantities import size
+from tests.unit.data.token_files import write_flat
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
@@ -72,6 +73,17 @@ def test_a_packed_dataset_is_counted_in_epochs(tmp_path: Path) -> None:
     )
     assert "10 samples in 2 shards" in text
     assert "(320.00 epochs)" in text
+
+
+def test_epochs_of_packed_documents_are_those_of_their_tokens(tmp_path: Path) -> None:
+    """A sample of a step is a window of 65 tokens, which has about 13 of the documents."""
+    path = write_flat(tmp_path / "tokens.bin", [[1, 2, 3, 4, 0]] * 100)
+    dataset = open_dataset(path, token_files=TokenFiles(end_of_text=0))
+    own = {"train.steps": 10, "optim.warmup_steps": 1, "data.text": "tokens"}
+    spec = make_spec({**own, "data.shards": str(path)})
+    text = describe_submission(spec, RunDir(tmp_path / "run"), dataset, earlier=0)
+    assert "# data        100 documents in 1 shard\n" in text
+    assert "# steps       10  (about 20.80 epochs)\n" in text, "10 x 16 x 65 of 500 tokens"
 
 
 def test_memory_is_told_and_the_plan_for_a_card_that_is_known(tmp_path: Path) -> None:

@@ -312,6 +312,20 @@ def test_a_packed_curriculum_is_the_same_on_any_world_and_counts_its_tokens(
     assert min(map(min, documents)) >= 500, "the last stage pauses the first source"
 
 
+def test_tokens_of_a_source_count_from_the_first_one_on_if_others_are_added(tmp_path: Path) -> None:
+    parts = [make(tmp_path / "a", SIZES[:80]), make(tmp_path / "b", SIZES[80:], first=500)]
+    alone = loader(mixed(parts[:1], [1], names=["a"], streams=4, window=2))
+    both = loader(mixed(parts, [1, 1], names=["a", "b"], streams=4, window=2))
+    counted = [0, 0]
+    for one, steps in ((alone, 5), (both, 15)):
+        if one is both:
+            both.load_state_dict(alone.state_dict())
+        for batch in islice(one, steps):
+            for token in filter(None, batch.data.tokens.ravel().tolist()):
+                counted[token // MOST >= 500] += 1
+        assert [source.tokens for source in one.sources] == counted[: len(one.sources)]
+
+
 @pytest.mark.parametrize("sizes", [[5] * 30, [5] * 29 + [0]], ids=["all", "all with tokens"])
 def test_some_document_has_to_be_left(tmp_path: Path, sizes: list[int]) -> None:
     one = loader(make(tmp_path, sizes))

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from data import (
     TokenFiles,
     mixed,
     open_dataset,
+    pack_token_files,
 )
 from data.index.token_files import token_documents
 from tests.unit.data.token_files import write_arrow, write_flat, write_megatron
@@ -189,6 +191,25 @@ def test_files_are_mixed_and_joined(tmp_path: Path) -> None:
     both = mixed([dataset, make(tmp_path, "ended", documents)], weights=[1, 1])
     loader = Loader(both, global_batch=4, pack=Packing(LENGTH, block=16), threads=0)
     assert next(iter(loader)).data.tokens.shape == (4, LENGTH)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_mixture_packs_tokens_that_are_stored_in_several_ways(
+    tmp_path: Path, workers: int
+) -> None:
+    """Tars of `npy` and flat files of two types: each is read as its own dataset counts it."""
+    narrow = write_flat(tmp_path / "narrow.bin", [[n, 0] for n in range(1, 41)])
+    wide = write_flat(tmp_path / "wide.bin", [[70_000 + n, 0] for n in range(40)], "uint32")
+    source = write_flat(tmp_path / "source.bin", [[200 + n, 0] for n in range(40)])
+    ended = TokenFiles(end_of_text=0)
+    pack_token_files(source, tmp_path / "tars", ended)
+    files = {narrow: ended, wide: TokenFiles(dtype="uint32", end_of_text=0)}
+    datasets = [open_dataset(path, token_files=options) for path, options in files.items()]
+    stream = mixed([*datasets, open_dataset(tmp_path / "tars")], [1, 1, 1], block=12)
+    with Loader(stream, global_batch=4, pack=Packing(2, block=12), workers=workers) as loader:
+        batches = list(islice(loader, 30))
+    tokens = [token for batch in batches for token in batch.data.tokens.ravel().tolist() if token]
+    assert sorted(tokens) == [*range(1, 41), *range(200, 240), *range(70_000, 70_040)]
 
 
 def test_a_dataset_is_sent_to_another_process(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from checkpointing import Store
-from data import Tokeniser, build_index, pack_folder
+from data import TokenFiles, Tokeniser, build_index, pack_folder, pack_token_files
 from hpckit.config.spec_error import SpecError
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
@@ -204,6 +204,20 @@ def test_a_mixture_is_compared_with_its_sources(project: Project) -> None:
         "data.mixture.stages[0]: begins at sample 585 of the stream, and 3 steps end at 585: it is "
         "not reached"
     )
+
+
+def test_sources_have_the_options_of_token_files_that_their_kind_takes(project: Project) -> None:
+    """A run whose `data.end_of_text` is of its flat files may have tars of tokens, too."""
+    base = project.root.parent
+    flat = write_flat(base / "web.bin", [[1, 2, 3, 0]] * 600)
+    pack_token_files(flat, base / "code", TokenFiles(end_of_text=0))
+    web, code = {"shards": "web.bin", "weight": 1.0}, {"shards": "code", "weight": 1.0}
+    of_all = {"data.end_of_text": 0, "data.text": "tokens"}
+    problems, (note,) = look_at_mixture(base, of_all, web=web, code=code)
+    assert problems == []
+    assert note.endswith("these epochs: 0.65 of web, 0.65 of code")
+    (line,), _ = look_at_mixture(base, of_all, web=web, code={**code, "end_of_text": 0})
+    assert "end_of_text=0 is given, but it is not a token file" in line
 
 
 def test_a_mixture_that_changes_at_a_resume_is_looked_at(project: Project) -> None:
