@@ -14,6 +14,7 @@ from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
 from data.wds.pipeline_conversion import from_wds
 from tests.integration.data.wds_shards import KEYS, keys_of, write_shards
+from tests.unit.data.tars import tar_bytes
 
 BAD = {"k005", "k017", "k030"}
 
@@ -186,3 +187,19 @@ def test_arguments_that_make_no_sense(urls: list[str]) -> None:
         WebLoader(StreamingDataset(urls), shuffle=True)
     with pytest.raises(DataError, match="straddle"):
         list(StreamingDataset(urls, tail="drop").with_epoch(3))
+
+
+def test_tars_of_which_webdataset_gives_other_samples_are_refused(tmp_path: Path) -> None:
+    divided = [("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]
+    joined = tar_bytes(divided[:1]) + tar_bytes(divided[1:2])
+    cases = {
+        "divided": (tar_bytes(divided), ["a", "b", "a"], "continues key 'a' after other samples"),
+        "joined": (joined, ["a"], "data after the end"),
+    }
+    for name, (content, keys, said) in cases.items():
+        path = tmp_path / f"{name}.tar"
+        path.write_bytes(content)
+        theirs = wds.WebDataset(str(path), shardshuffle=False)
+        assert [sample["__key__"] for sample in theirs] == keys
+        with pytest.raises(IndexingError, match=said):
+            list(from_wds(wds.WebDataset(str(path), shardshuffle=False)))
