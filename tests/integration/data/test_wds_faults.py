@@ -1,5 +1,8 @@
 """Samples that fail: raised, left out or replaced, counted, and never the end of an epoch."""
 
+import bz2
+import gzip
+import lzma
 import random
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import pytest
 import webdataset as wds
 from torch.utils.data import DataLoader
 
-from data import DataError, SampleError, ShardError
+from data import DataError, SampleError, ShardError, Sources
 from data.errors import IndexingError
 from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
@@ -203,3 +206,27 @@ def test_tars_of_which_webdataset_gives_other_samples_are_refused(tmp_path: Path
         assert [sample["__key__"] for sample in theirs] == keys
         with pytest.raises(IndexingError, match=said):
             list(from_wds(wds.WebDataset(str(path), shardshuffle=False)))
+
+
+def test_compressed_tars_are_read_or_refused_by_name(tmp_path: Path) -> None:
+    content = tar_bytes([(f"{n}.txt", b"%d" % n) for n in range(3)])
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+
+    def texts(samples: Any) -> list[bytes]:
+        return [sample["txt"] for sample in samples]
+
+    for end, pack in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)):
+        path = tmp_path / f"a.tar.{end}"
+        path.write_bytes(pack(content))
+        theirs = texts(wds.WebDataset(str(path), shardshuffle=False))
+        ours = from_wds(wds.WebDataset(str(path), shardshuffle=False), **options)
+        if end == "gz":
+            assert texts(ours) == theirs
+            continue
+        with pytest.raises(IndexingError, match=f"compressed with {end[:2]}"):
+            list(ours)
+        command = f"pipe:{'xz' if end == 'xz' else 'bzip2'} -dc {path}"
+        piped = wds.WebDataset(command, shardshuffle=False)
+        assert texts(from_wds(piped, sources=Sources(pipes="exec"), **options)) == theirs
+    with pytest.raises(DataError, match="only read from a file system"):
+        list(from_wds(wds.WebDataset("http://127.0.0.1:9/a.tar.gz", shardshuffle=False), **options))
