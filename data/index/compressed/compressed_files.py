@@ -328,6 +328,13 @@ def _zstd_pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
         try:
             piece = inner.decompress(rest)
         except zstandard.ZstdError as error:
+            if "too much memory" in str(error):
+                raise ShardError(
+                    path,
+                    at,
+                    f"needs a window of more than the {_MOST_WINDOW} bytes of memory that are "
+                    "allowed, as `zstd --long` makes it; decompress it first",
+                ) from error
             raise BrokenTarError(path, at, f"damaged: {error}; copy it again") from error
         if piece:
             yield piece

@@ -135,9 +135,10 @@ def _scan(path: Path) -> tuple[IntArray, IntArray]:
     found = np.concatenate(ends)
     begins = np.concatenate([[0], found[:-1] + 1]).astype(np.int64) if found.size else found
     lengths = found - begins
-    kept = lengths > 0
-    spaces = [np.isin(np.concatenate(each), _SPACES) for each in (firsts, lasts)]
-    for line in np.flatnonzero(kept & spaces[0] & spaces[1]).tolist():
+    begins_blank, ends_blank = (np.isin(np.concatenate(each), _SPACES) for each in (firsts, lasts))
+    may_be_blank = begins_blank & ends_blank
+    kept = (lengths > 1) | ((lengths == 1) & ~may_be_blank)  # such as a carriage return alone
+    for line in np.flatnonzero(kept & may_be_blank).tolist():
         kept[line] = _is_text(path, int(begins[line]), int(lengths[line]))
     return narrow(begins[kept]), narrow(lengths[kept])
 

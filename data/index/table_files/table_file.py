@@ -15,6 +15,7 @@ MOST_GROUP_BYTES = 4 << 30
 
 _DAMAGED = (MemoryError, OverflowError, SystemError, ValueError, OSError, KeyError)
 _MAGIC = b"ARROW1"
+_MARKS = (4, 8)  # bytes that mark the end of a stream, of earlier and present versions of Arrow
 
 _log = logging.getLogger(__name__)
 
@@ -146,23 +147,37 @@ def _open_batches(file: TokenFile, begin: int, end: int) -> TableFile:
             while (batch := _next(reader)) is not None:
                 groups.append(RowGroup(batch.num_rows, at, mapped.tell() - at))
                 at = mapped.tell()
-            _check_end(path, mapped, at, end, is_stream=is_stream)
+            if is_stream:
+                _check_end(path, at, end)
+            else:
+                _check_footer(pa, path, mapped, (begin, end), len(groups))
     except (pa.ArrowException, *_DAMAGED) as error:
         raise _damaged(path, at, f"record batch {len(groups)}", error) from error
     return _table(file, "arrow", schema, groups)
 
 
-def _check_end(path: Path, mapped: Any, at: int, end: int, *, is_stream: bool) -> None:
-    """Check that record batches which end at byte `at`, of a file or stream that ends at `end`, are
-    all that were written. Raises ShardError for a file without its footer, as its writer leaves it
-    if it is killed; a stream may end without a mark."""
-    if is_stream:
-        if at == end:
-            _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, end)
-        return
-    mapped.seek(max(at, end - len(_MAGIC)))
+def _check_end(path: Path, at: int, end: int) -> None:
+    """Check that a stream whose last record batch ends at byte `at` goes to `end`. Raises
+    ShardError if something else follows it."""
+    if at == end:
+        _log.warning("%s: no end-of-stream mark at %d; it may be cut short", path, end)
+    elif end - at not in _MARKS:
+        problem = f"has {end - at} bytes after its last record batch, so some are damaged"
+        raise ShardError(path, at, f"{problem}; copy it again")
+
+
+def _check_footer(pa: Any, path: Path, mapped: Any, where: tuple[int, int], batches: int) -> None:
+    """Check that the footer of a file lists so many record batches. Raises ShardError; a file has
+    no footer if its writer was killed."""
+    begin, end = where
+    mapped.seek(max(begin, end - len(_MAGIC)))
     if mapped.read(len(_MAGIC)) != _MAGIC:
         raise ShardError(path, end, "has no footer, so it is cut short; copy or write it again")
+    mapped.seek(begin)
+    listed = pa.ipc.open_file(mapped.read_buffer(end - begin)).num_record_batches
+    if listed != batches:
+        problem = f"has {batches} record batches, but its footer lists {listed}"
+        raise ShardError(path, end, f"{problem}; copy it again")
 
 
 def _has_dictionary(pa: Any, kind: Any) -> bool:

@@ -242,6 +242,23 @@ def test_a_damaged_compressed_tar_of_several_is_left_out_where_that_is_allowed(
         open_dataset(tmp_path / "in", broken_shards="skip", **options)
 
 
+def test_a_file_that_takes_much_memory_to_unpack_is_not_called_damaged(tmp_path: Path) -> None:
+    """And not left out as a damaged one."""
+    content = tar_of(tmp_path)
+    (tmp_path / "in").mkdir()
+    window = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=0)
+    made = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    (tmp_path / "in" / "0.tar.zst").write_bytes(made.compress(content) + made.flush())
+    (tmp_path / "in" / "1.tar.zst").write_bytes(zstd(content))
+    with pytest.raises(ShardError, match="needs a window of more than the 134217728 bytes"):
+        open_dataset(
+            tmp_path / "in",
+            cache=tmp_path / "cache",
+            cache_bytes=1 << 20,
+            broken_shards="skip",
+        )
+
+
 def test_the_files_of_a_cache_are_not_counted_for_each_small_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,21 @@ def test_an_offset_of_an_arrow_file_that_is_damaged_is_found(tmp_path: Path) -> 
         open_dataset(path, rows=True).read(20)
 
 
+@pytest.mark.parametrize("kind", ["arrow", "save_to_disk"])
+def test_a_damaged_length_that_ends_the_record_batches_early_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    write, options = KINDS[kind]
+    place = write(tmp_path)
+    path = min(tmp_path.glob("*.arrow"))
+    content = bytearray(path.read_bytes())
+    found = [at for at in range(0, len(content), 8) if content[at : at + 4] == b"\xff" * 4]
+    content[found[2] + 4 : found[2] + 8] = bytes(4)  # the mark of the end, in place of a batch
+    path.write_bytes(content)
+    with pytest.raises(ShardError, match=r"after its last record batch|its footer lists 6"):
+        open_dataset(place, **options)
+
+
 def test_a_damaged_name_of_a_column_is_refused(tmp_path: Path) -> None:
     path = arrow_file(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"image", b"\xffmage"))

@@ -1,5 +1,8 @@
 """Samples that fail: raised, left out or replaced, counted, and never the end of an epoch."""
 
+import bz2
+import gzip
+import lzma
 import random
 from pathlib import Path
 from typing import Any
@@ -8,12 +11,13 @@ import pytest
 import webdataset as wds
 from torch.utils.data import DataLoader
 
-from data import DataError, SampleError, ShardError
+from data import DataError, SampleError, ShardError, Sources
 from data.errors import IndexingError
 from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
 from data.wds.pipeline_conversion import from_wds
 from tests.integration.data.wds_shards import KEYS, keys_of, write_shards
+from tests.unit.data.tars import tar_bytes
 
 BAD = {"k005", "k017", "k030"}
 
@@ -186,3 +190,43 @@ def test_arguments_that_make_no_sense(urls: list[str]) -> None:
         WebLoader(StreamingDataset(urls), shuffle=True)
     with pytest.raises(DataError, match="straddle"):
         list(StreamingDataset(urls, tail="drop").with_epoch(3))
+
+
+def test_tars_of_which_webdataset_gives_other_samples_are_refused(tmp_path: Path) -> None:
+    divided = [("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]
+    joined = tar_bytes(divided[:1]) + tar_bytes(divided[1:2])
+    cases = {
+        "divided": (tar_bytes(divided), ["a", "b", "a"], "continues key 'a' after other samples"),
+        "joined": (joined, ["a"], "data after the end"),
+    }
+    for name, (content, keys, said) in cases.items():
+        path = tmp_path / f"{name}.tar"
+        path.write_bytes(content)
+        theirs = wds.WebDataset(str(path), shardshuffle=False)
+        assert [sample["__key__"] for sample in theirs] == keys
+        with pytest.raises(IndexingError, match=said):
+            list(from_wds(wds.WebDataset(str(path), shardshuffle=False)))
+
+
+def test_compressed_tars_are_read_or_refused_by_name(tmp_path: Path) -> None:
+    content = tar_bytes([(f"{n}.txt", b"%d" % n) for n in range(3)])
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+
+    def texts(samples: Any) -> list[bytes]:
+        return [sample["txt"] for sample in samples]
+
+    for end, pack in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)):
+        path = tmp_path / f"a.tar.{end}"
+        path.write_bytes(pack(content))
+        theirs = texts(wds.WebDataset(str(path), shardshuffle=False))
+        ours = from_wds(wds.WebDataset(str(path), shardshuffle=False), **options)
+        if end == "gz":
+            assert texts(ours) == theirs
+            continue
+        with pytest.raises(IndexingError, match=f"compressed with {end[:2]}"):
+            list(ours)
+        command = f"pipe:{'xz' if end == 'xz' else 'bzip2'} -dc {path}"
+        piped = wds.WebDataset(command, shardshuffle=False)
+        assert texts(from_wds(piped, sources=Sources(pipes="exec"), **options)) == theirs
+    with pytest.raises(DataError, match="only read from a file system"):
+        list(from_wds(wds.WebDataset("http://127.0.0.1:9/a.tar.gz", shardshuffle=False), **options))
