@@ -164,7 +164,7 @@ class StoredChunks:
 
 
 class _KnownManifest:
-    """A manifest whose tables are read once each: at once, or by groups of tensors."""
+    """A manifest of which each table is read once, as a whole or by groups of tensors."""
 
     def __init__(self, document: ManifestDocument, *, is_own: bool) -> None:
         """Read the tables that are not cut into groups.

@@ -2,10 +2,12 @@
 those of one type are stored without tags; or else JSON, as earlier versions write them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from data.index.record_files.record_file import take
 
 _MOST_TAG = 0x20  # what begins with another byte is JSON
 
@@ -32,10 +34,8 @@ class _Reader:
         self._content = content
 
     def take(self, size: int) -> bytes:
-        end = self.at + size
-        if end > len(self._content):
-            raise ValueError(f"{size} bytes are needed at byte {self.at} of {len(self._content)}")
-        found, self.at = self._content[self.at : end], end
+        found = take(self._content, self.at, size)
+        self.at += size
         return found
 
     def count(self) -> int:
@@ -48,17 +48,16 @@ class _Reader:
         return found
 
     def value(self) -> Any:
-        tag = self.take(1)[0]
-        read = _VALUES.get(tag)
-        if read is None:
-            raise ValueError(f"{tag} is not a tag of nested values")
-        return read(self)
+        return self._tagged(_VALUES, "nested values")
 
     def record_value(self) -> Any:
+        return self._tagged(_RECORD_VALUES, "a value of a record")
+
+    def _tagged(self, by_tag: Mapping[int, Callable[["_Reader"], Any]], what: str) -> Any:
         tag = self.take(1)[0]
-        read = _RECORD_VALUES.get(tag)
+        read = by_tag.get(tag)
         if read is None:
-            raise ValueError(f"{tag} is not a tag of a value of a record")
+            raise ValueError(f"{tag} is not a tag of {what}")
         return read(self)
 
     def text(self) -> str:
