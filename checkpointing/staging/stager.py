@@ -35,12 +35,12 @@ from checkpointing.staging.slot_layout import (
 from checkpointing.staging.slot_memory import Pairs, SlotMemory, copy_all
 from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quietly, places_for
 
-_STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
-_LARGEST_STRIDE = 33
-"""Of the pieces that are copied while training continues, one in so many (by total size) is read
-when `save` is called, and compared with the copy. For 0.6 GB this takes 2 ms of one core, and less
-where the thread that copies has a core to help (`benchmarks.checkpoint.staging_stall` measures it).
-"""
+_STRIDES = {64 << 20: 1, 128 << 20: 33, 256 << 20: 65, 512 << 20: 129}
+_LARGEST_STRIDE = 265
+"""Of the pieces of 128 bytes that are copied while training continues, one in so many (by total
+size) is read when `save` is called, and compared with the copy. For 0.6 GB this takes 1.6 ms of one
+core, and less where the thread that copies has a core to help
+(`benchmarks.checkpoint.staging_stall` measures it)."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 

@@ -142,7 +142,7 @@ def test_large_and_not_contiguous_is_as_if_it_were() -> None:
 LENGTHS = [0, 1, PIECE, WHOLE, WHOLE + 1, 3 * WHOLE, 7 * WHOLE - 5, 40 << 20]
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 33, 65])
+@pytest.mark.parametrize("stride", [1, 2, 33, 65, 265])
 @pytest.mark.parametrize("phase", [0, 1, 5])
 def test_a_change_of_everything_is_seen(stride: int, phase: int) -> None:
     tensors = [torch.zeros(length, dtype=torch.uint8) for length in LENGTHS]
@@ -180,7 +180,7 @@ def test_a_change_of_a_block_in_a_row_is_seen(
 
 
 def test_a_change_of_a_column_is_seen() -> None:
-    """Rows are 16 pieces each."""
+    """Rows are 128 pieces each."""
     matrix = torch.zeros(512, 4096)
     for phase in range(17):
         sample = TensorSample([matrix], 17, phase)
@@ -235,7 +235,7 @@ def test_what_a_helper_reads_after_the_sample_is_not_in_it(monkeypatch: pytest.M
 def test_memory_is_used_again() -> None:
     tensors = [random((1 << 20,), torch.bfloat16), random((300_000,), torch.float32)]
     memory = SampleMemory()
-    (before,) = memory.take([2048])
+    (before,) = memory.take([16_384])
     for phase in range(4):
         sample = TensorSample(tensors, 3, phase, memory=memory)
         assert sample.changed(tensors) == []
