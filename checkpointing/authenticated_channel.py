@@ -95,6 +95,22 @@ class AuthenticatedChannel:
             raise ServiceError("a peer sent bytes instead of a message")
         return _message(bytes(body))
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, to wait until there is something to receive."""
+        return self._sock.fileno()
+
+    def receive_into(self, into: memoryview) -> int:
+        """Fill the beginning of `into` with the next bytes, and return their number. Raises as
+        `receive`; `into` has been written to even then.
+
+        Raises:
+            ServiceError: more bytes came than there is room for.
+        """
+        kind, body = self._receive(into)
+        if kind != _BYTES:
+            raise ServiceError("a peer sent a message instead of bytes")
+        return len(body)
+
     def receive_bytes(self) -> memoryview:
         """Return the next bytes of a snapshot, at least one; they are valid until the next call.
 
@@ -134,6 +150,29 @@ class AuthenticatedChannel:
         self._silent_s, self._until_s = seconds, until_s
         self._sock.settimeout(seconds)
 
+    def keep_alive(self, options: Mapping[str, int]) -> None:
+        """Have the system ask now and then whether the other machine is still there.
+
+        Args:
+            options: names and values of socket options of TCP.
+        """
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def peek(self) -> int | None:
+        """Return the first byte of the next bytes that were sent, not checked yet, without waiting
+        and without receiving them; None: they have not arrived, or the connection has ended."""
+        with contextlib.suppress(OSError):
+            frame = self._sock.recv(_HEAD.size + 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return frame[_HEAD.size] if len(frame) > _HEAD.size else None
+        return None
+
+    def end_sending(self) -> None:
+        """Tell the other side that nothing follows what was sent."""
+        with contextlib.suppress(OSError):  # it has closed the connection
+            self._sock.shutdown(socket.SHUT_WR)
+
     def hang_up(self) -> None:
         """End the connection, from any thread; wakes up a call under way."""
         with self._closing, contextlib.suppress(OSError):  # already closed by the other side
@@ -162,15 +201,15 @@ class AuthenticatedChannel:
         except OSError as error:
             raise ConnectionError(f"the peer has closed the connection: {error}") from error
 
-    def _receive(self) -> tuple[int, memoryview]:
+    def _receive(self, into: memoryview | None = None) -> tuple[int, memoryview]:
         head = bytes(self._read(_HEAD.size))
         kind, length = _HEAD.unpack(head)
         if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
             raise ServiceError(f"a peer sent a frame of kind {kind} and {length} bytes")
         if kind == _BYTES:
-            if length > len(self._buffer):
-                self._buffer = bytearray(length)
-            body = memoryview(self._buffer)[:length]
+            body = self._room(length) if into is None else into[:length]
+            if len(body) < length:
+                raise ServiceError(f"a peer sent {length} bytes, and {len(body)} were expected")
             self._read_into(body)
         else:
             body = memoryview(self._read(length))
@@ -181,6 +220,11 @@ class AuthenticatedChannel:
             )
         self._received += 1
         return kind, body
+
+    def _room(self, length: int) -> memoryview:
+        if length > len(self._buffer):
+            self._buffer = bytearray(length)
+        return memoryview(self._buffer)[:length]
 
     def _read(self, length: int) -> bytearray:
         return _read(self._sock, length, self._silent_s, self._until_s)

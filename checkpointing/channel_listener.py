@@ -33,7 +33,7 @@ class ChannelListener:
         self,
         sock: socket.socket,
         key_of: KeyOf,
-        serve: Callable[[AuthenticatedChannel, ChannelHello], None],
+        serve: Callable[[AuthenticatedChannel, ChannelHello], bool | None],
         *,
         name: str,
         refuse: Callable[[], None],
@@ -43,7 +43,8 @@ class ChannelListener:
         Args:
             sock: listens already; it is closed with this object.
             key_of: as of `accept_channel`.
-            serve: answers the requests of a connection, until the other side is gone.
+            serve: answers the requests of a connection, until the other side is gone; or returns
+                True, and whoever it has given the connection to closes it.
             name: of the threads.
             refuse: called for each connection that is refused.
             patience_s: seconds that a connection waits for one of `MOST_GREETED` others.
@@ -128,11 +129,12 @@ class ChannelListener:
         with self._lock:
             self._channels.add(channel)
             is_closed = self._is_closed
+        is_kept = False
         try:
-            if not is_closed:
-                self._serve(channel, hello)
+            is_kept = not is_closed and self._serve(channel, hello) is True
         finally:
-            channel.close()
+            if not is_kept:
+                channel.close()
             with self._lock:
                 self._channels.discard(channel)
 

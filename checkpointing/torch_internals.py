@@ -23,6 +23,7 @@ from checkpointing.distributed_classes import is_dtensor
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed import Store
     from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -56,6 +57,8 @@ INTERNALS = {
     "have no version. It is needed where Metadata has the field, since 2.9.",
     "torch.distributed.checkpoint.state_dict_saver._save_state_dict": "A save by DCP that "
     "failed on another rank is only found by its timeout.",
+    "torch.distributed.distributed_c10d._get_default_store": "No Checkpointer can be made on "
+    "several ranks, which meet in that store.",
     "torch.distributed.tensor._dtensor_spec.DTensorSpec": "No DTensor can be saved.",
     "torch.distributed.tensor.DTensor._spec": "No DTensor can be saved.",
     "torch.distributed.tensor.DTensor._local_tensor": "No DTensor can be saved. to_local() returns "
@@ -117,6 +120,14 @@ _VERSION = attrgetter("_version")
 def versions_of(tensors: Iterable[Tensor]) -> list[int]:
     """Return the version counter of each tensor, by which torch counts in-place changes."""
     return list(map(_VERSION, tensors))
+
+
+def default_store() -> Store:
+    """Return the store in which the ranks of the default process group have met."""
+    from torch.distributed import distributed_c10d
+
+    found: Store = distributed_c10d._get_default_store()
+    return found
 
 
 def held_tensor(tensor: Tensor) -> Tensor:

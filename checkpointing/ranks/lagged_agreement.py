@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+from concurrent.futures import Future
+
+from checkpointing.ranks.rank_tree import RankTree
 
 
 class LaggedMax:
     """The largest number that any rank sent at the call before; 0 at the first call.
 
-    The reduction runs on gloo's threads between two calls, over the CPU, so that no step waits for
-    it. Every rank must call equally often.
+    It is found by a thread between two calls, so that no step waits for it. Every rank must call
+    equally often.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
-        self._pending: tuple[dist.Work, torch.Tensor] | None = None
+    def __init__(self, tree: RankTree) -> None:
+        self._tree = tree
+        self._pending: Future[int] | None = None
 
     @property
     def pending(self) -> bool:
@@ -23,31 +24,32 @@ class LaggedMax:
         return self._pending is not None
 
     def collect(self) -> int:
-        """Returns the answer to the number sent last, and forgets it; 0 if none was sent."""
+        """Returns the answer to the number sent last, and forgets it; 0 if none was sent.
+
+        Raises:
+            OtherRankError: another rank has ended.
+        """
         if self._pending is None:
             return 0
-        work, said = self._pending
-        work.wait()
+        found = self._pending.result()
         self._pending = None
-        return int(said.item())
+        return found
 
     def say(self, value: int) -> None:
-        """Send this rank's number; the answer to the one before must have been collected."""
-        said = torch.tensor([value], dtype=torch.int32)
-        work = dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        assert work is not None
-        self._pending = (work, said)
+        """Send this rank's number, at least 0; the answer to the one before must have been
+        collected."""
+        self._pending = self._tree.begin_max(value)
 
 
 class LaggedVote:
     """Each call sends this rank's vote and returns the result of the call before: True if any
     rank's vote was.
 
-    Without a group there is no other rank, and the vote itself is the result.
+    Without a tree there is no other rank, and the vote itself is the result.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._max = LaggedMax(group) if group is not None else None
+    def __init__(self, tree: RankTree | None) -> None:
+        self._max = LaggedMax(tree) if tree is not None else None
         self._void = False
 
     def __call__(self, opinion: bool) -> bool:

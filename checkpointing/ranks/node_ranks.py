@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
-
+from checkpointing.ranks.peer_address import node_name
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging import host_memory
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-def node_name() -> str:
-    """Returns the name of this node, which is the same in all its processes and unique among nodes:
-    HPCKIT_NODE where several nodes are simulated on one machine, else host name and boot id."""
-    if name := os.environ.get("HPCKIT_NODE"):
-        return name
-    boot = BOOT.read_text().strip() if BOOT.exists() else ""
-    return f"{socket.gethostname()}/{boot}"
 
 
 def ranks_on_node(ranks: RankGroup) -> frozenset[int]:

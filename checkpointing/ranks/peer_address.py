@@ -1,4 +1,4 @@
-"""Chooses the address at which the services of other nodes reach this node's."""
+"""Names this node, and chooses the address at which other nodes reach it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing.errors import ServiceError
-from checkpointing.ranks.node_ranks import BOOT, node_name
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 VARIABLE = "HPCKIT_PEER_ADDRESS"
 LOOPBACK = "127.0.0.1"
 _NETWORK = Path("/proc/self/ns/net")
@@ -25,6 +25,15 @@ class NetworkLocation:
     network: str  # the same where processes share one loopback interface
     configured: str | None  # the address given by HPCKIT_PEER_ADDRESS
     routed: str | None  # this node's address on the route to rank 0's node
+
+
+def node_name() -> str:
+    """Returns the name of this node, which is the same in all its processes and unique among nodes:
+    HPCKIT_NODE where several nodes are simulated on one machine, else host name and boot id."""
+    if name := os.environ.get("HPCKIT_NODE"):
+        return name
+    boot = BOOT.read_text().strip() if BOOT.exists() else ""
+    return f"{socket.gethostname()}/{boot}"
 
 
 def network_location() -> NetworkLocation:

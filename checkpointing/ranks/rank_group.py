@@ -9,55 +9,95 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, OtherRankError, causes
-from checkpointing.ranks.open_files import allow_connections
+from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks.rank_tree import RankTree
+from checkpointing.torch_internals import default_store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How long one rank may be behind another in a save or a restore. A rank that dies is noticed at
-# once, by its closed connections.
-TIMEOUT = timedelta(hours=2)
+# Seconds that one rank may be behind another in a save or a restore. A rank that dies is noticed
+# within milliseconds, by its closed connections.
+TIMEOUT_S = 7200.0
 # The same for a save whose state has a new structure, which may be a mistake on one rank.
-STRUCTURE_TIMEOUT = timedelta(minutes=30)
+STRUCTURE_TIMEOUT_S = 1800.0
 # Seconds after which a rank warns that it waits for ranks that may never make the same call.
 WAIT_WARNING_S = 60.0
 # Reasons of ranks in one message: thousands that read the same damaged file say the same.
 MOST_REASONS = 8
-_GROUPS = 2  # that a RankGroup makes, in each of which a rank is connected to all others
-# Of gloo ("Timed out waiting 1000ms") and of the store that its groups meet in ("wait timeout").
+# Of the store in which ranks meet: "wait timeout after 1000ms"; and of collectives of torch.
 _TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
+_networks: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()
+"""Numbers of the networks that this process has made in each default process group."""
+
+
+def open_tree() -> RankTree:
+    """Returns a tree of all ranks of the default process group, with a network of its own.
+    Collective.
+
+    Raises:
+        OtherRankError: another rank has ended, or did not come in time.
+    """
+    network = _open_network()
+    try:
+        return RankTree(network, "alone", is_main=True)
+    except BaseException:
+        network.close()
+        raise
+
+
+def _open_network() -> RankNetwork:
+    """Returns connections to all ranks of the default process group, which meet in its store.
+    Collective; raises as `open_tree`."""
+    world = dist.group.WORLD
+    assert world is not None
+    number = next(_networks.setdefault(world, count()))
+    with report_other_rank():
+        store = dist.PrefixStore(f"hpckit/ranks/{number}", default_store())
+        return RankNetwork(dist.get_rank(), dist.get_world_size(), store, TIMEOUT_S)
 
 
 class RankGroup:
     """All ranks of the default process group, or this process alone if there is none.
 
-    Owns two gloo groups, so that the trainer's group is never used: `control`, and `structures` for
-    exchanges that must not be mixed up with others if only one rank starts one. The constructor is
-    a collective. Objects are pickled by torch and sent between ranks of one job; nothing that was
-    read from disk is unpickled.
+    Owns a network of connections between them, so that the trainer's group is never used, and two
+    trees in it: `control`, and `structures` for exchanges that must not be mixed up with others if
+    only one rank starts one. The constructor is a collective. Objects are pickled and sent between
+    ranks that have proved that they are of this job; nothing that was read from disk is unpickled.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
-        self.control: dist.ProcessGroup | None = None
-        self.structures: dist.ProcessGroup | None = None
-        if dist.is_available() and dist.is_initialized():
+        self.control: RankTree | None = None
+        self.structures: RankTree | None = None
+        self._network: RankNetwork | None = None
+        self._has_processes = dist.is_available() and dist.is_initialized()
+        if self._has_processes:
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-            allow_connections(_GROUPS, self.world_size)
-            with self.expect_all("creating a Checkpointer"), report_other_rank():
-                self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-                self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
-                dist.barrier(self.control)  # new_group does not wait on rank 0
+        if self.world_size > 1:
+            try:
+                with self.expect_all("creating a Checkpointer"):
+                    self._connect()
+            except BaseException:
+                self.close()
+                raise
+
+    def _connect(self) -> None:
+        network = self._network = _open_network()
+        self.control = RankTree(network, "control", is_main=True)
+        self.structures = RankTree(network, "structures", timeout_s=STRUCTURE_TIMEOUT_S)
+        self.control.all_gather(None)
 
     def is_outdated(self) -> bool:
         """Whether a process group was made after this object."""
-        return self.control is None and dist.is_available() and dist.is_initialized()
+        return not self._has_processes and dist.is_available() and dist.is_initialized()
 
     @contextmanager
     def expect_all(self, call: str) -> Iterator[None]:
@@ -83,26 +123,40 @@ class RankGroup:
         finally:
             timer.cancel()
 
-    def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
+    def broadcast(self, thing: T, group: RankTree | None) -> T:
         """Returns rank 0's `thing`. Raises OtherRankError."""
-        if group is None or self.world_size == 1:  # a group of one rank would pickle it for itself
+        if group is None or self.world_size == 1:
             return thing
-        box = [thing]
-        with report_other_rank():
-            dist.broadcast_object_list(box, src=0, group=group)
-        return box[0]
+        if self.rank == 0:
+            group.broadcast(pickle.dumps(thing))
+            return thing
+        return cast(T, _loaded(group.broadcast(None)))
 
-    def all_gather(self, thing: T, group: dist.ProcessGroup | None) -> list[T]:
+    def all_gather(self, thing: T, group: RankTree | None) -> list[T]:
         """Returns the `thing` of all ranks, in order of rank. Raises OtherRankError."""
         if group is None or self.world_size == 1:
             return [thing]
-        things: list[Any] = [None] * self.world_size
-        with report_other_rank():
-            dist.all_gather_object(things, thing, group=group)
-        return things
+        found = group.all_gather(None if thing is None else pickle.dumps(thing))
+        return [cast(T, None if one is None else _loaded(one)) for one in found]
+
+    def send(self, thing: object, rank: int) -> None:
+        """Send a thing to a rank, which receives it. Raises OtherRankError."""
+        self._opened().send(rank, memoryview(pickle.dumps(thing)))
+
+    def receive(self, rank: int) -> Any:
+        """Returns what a rank sends to this one. Raises OtherRankError."""
+        return _loaded(self._opened().receive(rank))
+
+    def send_bytes(self, body: memoryview, rank: int) -> None:
+        """Send bytes to a rank, which knows their number. Raises OtherRankError."""
+        self._opened().send(rank, body)
+
+    def receive_bytes(self, into: memoryview, rank: int) -> None:
+        """Fill `into` with what a rank sends to this one. Raises OtherRankError."""
+        self._opened().receive_into(rank, into)
 
     def all_gather_alike(
-        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+        self, thing: T, digest: Callable[[], bytes], group: RankTree | None
     ) -> list[T]:
         """As `all_gather` of things that are equal on many ranks: each of those that differ is sent
         once, so that what a rank receives does not grow with the number of ranks.
@@ -114,13 +168,13 @@ class RankGroup:
         return [found[one] for one in digests]
 
     def gather_distinct(
-        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+        self, thing: T, digest: Callable[[], bytes], group: RankTree | None
     ) -> list[T]:
         """As `all_gather_alike`, but returns equal things once, in order of their first ranks."""
         return [*self._gather_alike(thing, digest, group)[1].values()]
 
     def _gather_alike(
-        self, thing: T, digest: Callable[[], bytes], group: dist.ProcessGroup | None
+        self, thing: T, digest: Callable[[], bytes], group: RankTree | None
     ) -> tuple[list[bytes], dict[bytes, T]]:
         """Returns the digests of all ranks, and what they stand for."""
         if self.world_size == 1:
@@ -130,19 +184,9 @@ class RankGroup:
         firsts: dict[bytes, int] = {}
         for rank, one in enumerate(digests):
             firsts.setdefault(one, rank)
-        found = {mine: thing}
-        if self.rank == 0:
-            found = {one: self._received(r, group) if r else thing for one, r in firsts.items()}
-        elif firsts[mine] == self.rank:
-            with report_other_rank():
-                dist.send_object_list([thing], dst=0, group=group)
-        return digests, self.broadcast(found, group)
-
-    def _received(self, rank: int, group: dist.ProcessGroup | None) -> Any:
-        box: list[Any] = [None]
-        with report_other_rank():
-            dist.recv_object_list(box, src=rank, group=group)
-        return box[0]
+        sent = self.all_gather((thing,) if firsts[mine] == self.rank else None, group)
+        found = {one: cast(tuple[T], sent[rank])[0] for one, rank in firsts.items()}
+        return digests, found
 
     def from_rank0(self, produce: Callable[[], T]) -> T:
         """Returns what `produce` returns on rank 0; an exception there is raised on every rank.
@@ -207,12 +251,21 @@ class RankGroup:
         return OtherRankError, str(described), _system_error(failure)
 
     def close(self) -> None:
-        """Release the groups, unless torch.distributed was already shut down."""
-        if dist.is_available() and dist.is_initialized():
-            for group in (self.control, self.structures):
-                if group is not None:
-                    dist.destroy_process_group(group)
-        self.control = self.structures = None
+        """Close the connections."""
+        for each in (self.structures, self.control, self._network):
+            if each is not None:
+                each.close()
+        self.control = self.structures = self._network = None
+
+    def _opened(self) -> RankNetwork:
+        if self._network is None:
+            raise OtherRankError("the connections to the other ranks are closed")
+        return self._network
+
+
+def _loaded(body: bytes | bytearray) -> Any:
+    """Returns what another rank has sent, which has proved that it is of this job."""
+    return pickle.loads(body)  # noqa: S301 - of a program that runs as this one does
 
 
 def first_reasons(reasons: Sequence[str]) -> str:
@@ -252,7 +305,7 @@ def _system_error(failure: BaseException) -> Exception | None:
 
 @contextmanager
 def report_other_rank() -> Iterator[None]:
-    """Raises OtherRankError for the RuntimeError of a gloo collective in this block."""
+    """Raises OtherRankError for the RuntimeError of torch.distributed in this block."""
     try:
         yield
     except RuntimeError as error:

@@ -13,14 +13,12 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, StageError
 from checkpointing.format.manifest import ManifestDocument, group_section
-from checkpointing.ranks.rank_group import RankGroup, report_other_rank
+from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging.arena import Arena
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
@@ -135,11 +133,11 @@ class NodeManifest:
             return
         mine = checkpoint.groups_with(tensors)
         if self._ranks.rank != self._reader:
-            self._send_to(self._reader, mine)
-            if (shared := self._receive()) is not None:
+            self._ranks.send(mine, self._reader)
+            if (shared := self._ranks.receive(self._reader)) is not None:
                 document.hold(self._mapped(shared))
             return
-        wanted = {*mine, *(group for rank in self._others for group in self._receive(rank))}
+        wanted = {*mine, *(group for rank in self._others for group in self._ranks.receive(rank))}
         is_whole = False
         try:
             self._read_shared(checkpoint, [group_section(*group) for group in sorted(wanted)])
@@ -187,7 +185,7 @@ class NodeManifest:
 
     def _received(self, stored: StoredManifest) -> Checkpoint:
         """Returns the checkpoint that the reading rank shares, or that this rank reads itself."""
-        shared: _SharedSections | None = self._receive()
+        shared: _SharedSections | None = self._ranks.receive(self._reader)
         contents = {} if shared is None else self._mapped(shared)
         if shared is None or not contents:
             return Checkpoint(self._store, stored)
@@ -229,18 +227,7 @@ class NodeManifest:
 
     def _send(self, shared: _SharedSections | None) -> None:
         for rank in self._others:
-            self._send_to(rank, shared)
-
-    def _send_to(self, rank: int, thing: object) -> None:
-        with report_other_rank():
-            dist.send_object_list([thing], dst=rank, group=self._ranks.control)
-
-    def _receive(self, rank: int | None = None) -> Any:
-        box: list[Any] = [None]
-        source = self._reader if rank is None else rank
-        with report_other_rank():
-            dist.recv_object_list(box, src=source, group=self._ranks.control)
-        return box[0]
+            self._ranks.send(shared, rank)
 
 
 def _contents(arena: Arena, places: Mapping[str, tuple[int, int]]) -> dict[str, Buffer]:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from checkpointing.layout.global_plan import Parts, ReadGroup
-from checkpointing.ranks.rank_group import RankGroup, report_other_rank
+from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging.slot_layout import round_up
 from checkpointing.staging.tensor_copy import cells_of
 from checkpointing.torch_internals import foreach_copy
@@ -80,14 +79,12 @@ def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> N
 
 
 def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
-    """Send a message along the tree, from rank to rank. A process group of these ranks alone would
-    have to be created in the same order on all ranks of the world, also on those that hold nothing
-    here."""
-    with report_other_rank():
-        if place.parent is not None:
-            dist.recv(message, src=place.parent, group=ranks.control)
-        for child in place.children:
-            dist.send(message, dst=child, group=ranks.control)
+    """Send a message along the tree, from rank to rank."""
+    content = memoryview(message.numpy())
+    if place.parent is not None:
+        ranks.receive_bytes(content, place.parent)
+    for child in place.children:
+        ranks.send_bytes(content, child)
 
 
 @dataclass(frozen=True)

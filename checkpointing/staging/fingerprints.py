@@ -28,8 +28,8 @@ from checkpointing.format.replica_differences import NOT_TAKEN
 from checkpointing.format.torch_dtypes import as_bytes, byte_array
 
 PIECE = 128
-"""Bytes of a piece of a sample, two lines of the processor's cache. A sample takes as long as memory
-takes to bring its first lines, so pieces of 1 KiB at the same distance take three times as long."""
+"""Bytes of a piece of a sample, two lines of the processor's cache. Pieces of 1 KiB at the same
+distance take more than three times as long to read."""
 WHOLE = 64 << 10
 """Tensors of at most so many bytes are sampled whole."""
 

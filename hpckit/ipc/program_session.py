@@ -181,14 +181,11 @@ class StopAgreement:
     """
 
     def __init__(self) -> None:
-        import torch.distributed as dist  # it is imported already
-
         with own_packages():
             from checkpointing.ranks.lagged_agreement import LaggedMax
+            from checkpointing.ranks.rank_group import open_tree
 
-        group = dist.new_group(backend="gloo")
-        assert group is not None
-        self._strongest = LaggedMax(group)
+        self._strongest = LaggedMax(open_tree())
         self._calls, self._between = 0, 1
         self._last_s: float | None = None
 

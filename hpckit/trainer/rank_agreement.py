@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from checkpointing.ranks.lagged_agreement import LaggedMax
+from checkpointing.ranks.rank_group import open_tree
+from checkpointing.ranks.rank_tree import RankTree
 from hpckit.ipc.heartbeat_table import WorkerRequest
 
 PACE_S = 0.05
@@ -24,14 +26,14 @@ class RankAgreement:
     """
 
     def __init__(self) -> None:
+        self._tree: RankTree | None = None
         self._strongest: LaggedMax | None = None
         self._steps_between = self._steps_between_clock_checks = 1
         self.is_leaving = False
         """Whether all ranks have agreed to leave."""
         if dist.get_world_size() > 1:
-            group = dist.new_group(backend="gloo")
-            assert group is not None
-            self._strongest = LaggedMax(group)
+            self._tree = open_tree()
+            self._strongest = LaggedMax(self._tree)
 
     def exchange(self, step: int, seen: WorkerRequest) -> WorkerRequest:
         """Contribute the request that this rank has seen after `step`, and return what all ranks
@@ -64,6 +66,8 @@ class RankAgreement:
         """Complete the pending exchange, so that no rank is left waiting for it. Collective."""
         if self._strongest is not None:
             self._strongest.collect()
+        if self._tree is not None:
+            self._tree.close()
 
 
 def steps_between(step_s: float, pace_s: float = PACE_S) -> int:

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
-import torch.distributed as dist
 
 from checkpointing import ServiceError
-from checkpointing.ranks.node_ranks import node_name
-from checkpointing.ranks.peer_address import choose_address, network_location
+from checkpointing.ranks.peer_address import choose_address, network_location, node_name
+from checkpointing.ranks.rank_group import RankGroup
 from data import CachePeers
 from data.cache.peers.cache_peers import ALL_ADDRESSES
 from hpckit.config.spec import RunSpec
@@ -30,12 +29,10 @@ def connect_caches(context: RankContext) -> CachePeers | None:
     cfg = context.cfg
     if not cfg.data.cache_peers or cfg.data.cache is None:
         return None
-    group = dist.new_group(backend="gloo")
+    ranks = RankGroup()
 
     def exchange(value: Any) -> Sequence[Any]:
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, value, group=group)
-        return found
+        return ranks.all_gather(value, ranks.control)
 
     standings = exchange(network_location())
     try:
@@ -47,7 +44,7 @@ def connect_caches(context: RankContext) -> CachePeers | None:
         log.warning("address %r of this node stands for all network interfaces", address)
         address = None
     peers = CachePeers.connect(cfg.data.cache, exchange, address=address, node=node_name())
-    dist.destroy_process_group(group)
+    ranks.close()
     if peers.problem is not None and len({one.node for one in standings}) > 1:
         what = f"nodes do not share their caches: {peers.problem}"
         context.emit_once(Degraded(subject=DegradedSubject.CACHE_PEERS, what=what))

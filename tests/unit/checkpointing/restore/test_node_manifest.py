@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Queue
 from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
-import torch.distributed as dist
 
 from checkpointing.errors import DamagedError, StageError
 from checkpointing.format import item_table
@@ -28,30 +24,11 @@ from checkpointing.staging.arena import Arena
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store.recording_storage import Recording
 from tests.unit.checkpointing.store.saves import contents, expected, save_all
+from tests.unit.checkpointing.thread_ranks import ThreadRanks, on_thread_ranks
 
 T = TypeVar("T")
 
 VALUES = {f"model/{number:02}": number for number in range(40)}
-
-
-class Members(RankGroup):
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.control = rank, world_size, mock.sentinel.group
-
-
-class Wires:
-    """Between ranks that are threads of this process."""
-
-    def __init__(self, world_size: int) -> None:
-        pairs = itertools.product(range(world_size), range(world_size))
-        self._wires: dict[tuple[int, int], Queue[bytes]] = {pair: Queue() for pair in pairs}
-        self.mine = threading.local()
-
-    def send(self, things: list[Any], dst: int, group: Any) -> None:
-        self._wires[self.mine.rank, dst].put(pickle.dumps(things))
-
-    def receive(self, things: list[Any], src: int, group: Any) -> None:
-        things[:] = pickle.loads(self._wires[src, self.mine.rank].get(timeout=60))
 
 
 @dataclass
@@ -79,29 +56,21 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def on_ranks(root: Path, nodes: Sequence[Sequence[int]], do: Callable[[int, Node], T]) -> list[T]:
     """What `do` returns on each rank, of several nodes."""
-    world_size = sum(map(len, nodes))
-    wires = Wires(world_size)
     opened: list[NodeManifest] = []  # kept until all have ended: another may be about to map it
 
-    def one(rank: int) -> T:
-        wires.mine.rank = rank
+    def one(ranks: ThreadRanks) -> T:
         store = Store.open(root)
         storage = Recording(store.storage)
         store.storage = storage
-        here = next(node for node in nodes if rank in node)
-        manifest = NodeManifest(store, Members(rank, world_size), here)
+        here = next(node for node in nodes if ranks.rank in node)
+        manifest = NodeManifest(store, ranks, here)
         opened.append(manifest)
         try:
-            return do(rank, Node(store, storage, manifest))
+            return do(ranks.rank, Node(store, storage, manifest))
         finally:
             store.close()
 
-    with (
-        mock.patch.object(dist, "send_object_list", wires.send),
-        mock.patch.object(dist, "recv_object_list", wires.receive),
-        ThreadPoolExecutor(world_size) as pool,
-    ):
-        return list(pool.map(one, range(world_size)))
+    return on_thread_ranks(sum(map(len, nodes)), one)
 
 
 def names_of(rank: int) -> list[str]:
@@ -165,15 +134,15 @@ def test_other_memory_is_not_taken_for_the_manifest(
 ) -> None:
     numbers = itertools.count()
     monkeypatch.setattr(secrets, "token_bytes", lambda n: bytes([next(numbers)]) * n)
-    received = NodeManifest._receive
+    received = RankGroup.receive
 
-    def other(self: NodeManifest, rank: int | None = None) -> Any:
+    def other(self: RankGroup, rank: int) -> Any:
         shared = received(self, rank)
         if isinstance(shared, module._SharedSections):
             return replace(shared, nonce=b"x" * 16)
         return shared
 
-    monkeypatch.setattr(NodeManifest, "_receive", other)
+    monkeypatch.setattr(RankGroup, "receive", other)
     answers = on_ranks(root, [[0, 1]], read_own)
     assert answers[1][0] == expected({name: VALUES[name] for name in names_of(1)})
     assert "it is other memory" in (answers[1][3] or "")
@@ -191,7 +160,7 @@ def test_a_file_of_another_process_is_not_opened(
         return open_file(path, *more, **named)
 
     (manifest,) = root.glob("runs/run/steps/*.manifest")
-    node = NodeManifest(Store.open(root), Members(1, 2), [0, 1])
+    node = NodeManifest(Store.open(root), RankGroup(), [0, 1])
     with manifest.open("rb") as file:
         path = f"/proc/self/fd/{file.fileno()}"
         monkeypatch.setattr(os, "open", noted)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -22,28 +16,22 @@ from checkpointing.layout.tensor_layout import Structure
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore import read_broadcast as module
 from checkpointing.restore.read_broadcast import broadcast_reads, tree
+from tests.unit.checkpointing.thread_ranks import ThreadRanks, on_thread_ranks
 
 
-class Wires:
-    """Between ranks that are threads of this process."""
+class CountingRanks(RankGroup):
+    """Counts the bytes of messages that a rank receives."""
 
-    def __init__(self, world_size: int) -> None:
-        pairs = itertools.product(range(world_size), range(world_size))
-        self._wires: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in pairs}
-        self.heard: list[list[int]] = [[] for _ in range(world_size)]  # bytes of messages, by rank
-        self.mine = threading.local()
+    def __init__(self, ranks: ThreadRanks) -> None:
+        self.rank, self._ranks = ranks.rank, ranks
+        self.received: list[int] = []
 
-    def send(self, tensor: Tensor, dst: int, group: Any) -> None:
-        self._wires[self.mine.rank, dst].put(tensor.clone())
+    def send_bytes(self, body: memoryview, rank: int) -> None:
+        self._ranks.send_bytes(body, rank)
 
-    def recv(self, tensor: Tensor, src: int, group: Any) -> None:
-        tensor.copy_(self._wires[src, self.mine.rank].get(timeout=60))
-        self.heard[self.mine.rank].append(tensor.nbytes)
-
-
-class Members(RankGroup):
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.control = rank, world_size, mock.sentinel.group
+    def receive_bytes(self, into: memoryview, rank: int) -> None:
+        self._ranks.receive_bytes(into, rank)
+        self.received.append(len(into))
 
 
 def tensors() -> dict[str, Tensor]:
@@ -63,30 +51,25 @@ def tensors() -> dict[str, Tensor]:
 def test_every_rank_ends_up_with_everything(world_size: int, message: int) -> None:
     whole = tensors()
     alike: list[Structure] = [structure(whole, ())] * world_size
-    plan, wires = GlobalPlan(alike), Wires(world_size)
+    plan = GlobalPlan(alike)
     largest = max(t.nbytes for t in whole.values())
 
-    def one(rank: int) -> tuple[int, dict[str, Tensor]]:
-        wires.mine.rank = rank
-        own, held = read_by(plan, rank, whole)
-        broadcast_reads(Members(rank, world_size), plan.read_groups(rank), held)
-        return own, held
+    def one(ranks: ThreadRanks) -> tuple[int, dict[str, Tensor], list[int]]:
+        own, held = read_by(plan, ranks.rank, whole)
+        counting = CountingRanks(ranks)
+        broadcast_reads(counting, plan.read_groups(ranks.rank), held)
+        return own, held, counting.received
 
-    with (
-        mock.patch.object(dist, "send", wires.send),
-        mock.patch.object(dist, "recv", wires.recv),
-        mock.patch.object(module, "MESSAGE", message),
-        ThreadPoolExecutor(world_size) as pool,
-    ):
-        ends = list(pool.map(one, range(world_size)))
+    with mock.patch.object(module, "MESSAGE", message):
+        ends = on_thread_ranks(world_size, one)
     expected = {name: bytes_of(tensor) for name, tensor in whole.items()}
     total, parts = sum(t.nbytes for t in whole.values()), len(whole) + world_size
-    for (own, held), heard in zip(ends, wires.heard, strict=True):
+    for own, held, heard in ends:
         assert {name: bytes_of(tensor) for name, tensor in held.items()} == expected
         missing = total - own
         assert missing <= sum(heard) < missing + 16 * parts, "every byte once, and gaps"
         assert max(heard) <= max(message, largest)
-    assert sum(own for own, _ in ends) == total
+    assert sum(own for own, _, _ in ends) == total
 
 
 def read_by(plan: GlobalPlan, rank: int, whole: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:

@@ -1,0 +1,358 @@
+"""Connections between the ranks of a job, each made when it is first used.
+
+Every rank listens at one port and publishes its address in the store in which the ranks have met,
+where rank 0 publishes a random key. Of two ranks the higher one connects to the lower one, and both
+prove that they know the key. So a rank has as many connections as it uses, and not one to each
+other rank, as in a process group of gloo.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from checkpointing.authenticated_channel import (
+    CHUNK,
+    HANDSHAKE_S,
+    KEY_BYTES,
+    AuthenticatedChannel,
+    ChannelHello,
+    connect_channel,
+    new_hello,
+)
+from checkpointing.channel_listener import ChannelListener
+from checkpointing.errors import OtherRankError, ServiceError
+from checkpointing.ranks.peer_address import (
+    LOOPBACK,
+    VARIABLE,
+    NetworkLocation,
+    network_location,
+    route,
+)
+
+log = logging.getLogger("checkpointing")
+
+UNREACHABLE_S = 120.0
+"""Seconds after which a rank that has published its address and does not answer there has ended."""
+_RETRY_S, _MOST_RETRY_S = 0.02, 1.0  # between two attempts to connect, at first and at most
+_PAIR = "pair"  # purpose of what two ranks send each other
+_SIZE = struct.Struct("<Q")
+_BACKLOG = 1024  # connections that the system keeps until they are accepted
+# Seconds without traffic after which the system asks whether the other machine is there, and how
+# often: a machine that has lost its power closes no connection.
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+
+
+class MeetingStore(Protocol):
+    """What is used of a store of torch.distributed."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class RankAddress:
+    """Where a rank listens. Plain data, which is sent between ranks.
+
+    Attributes:
+        host: an address, or "" for the node of MASTER_ADDR.
+        network: the same where processes share one loopback interface.
+    """
+
+    host: str
+    port: int
+    network: str
+
+
+class RankNetwork:
+    """The connections of one rank. `connect` may be called by several threads, for different
+    purposes or ranks."""
+
+    def __init__(self, rank: int, world_size: int, store: MeetingStore, timeout_s: float) -> None:
+        """Listen, and publish the address. The constructor waits for rank 0.
+
+        Args:
+            store: where the ranks of this network have met; no other network uses it.
+            timeout_s: seconds that this rank waits for another one.
+        """
+        self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
+        self._store = store
+        self._channels: dict[tuple[int, str], AuthenticatedChannel] = {}
+        self._changed = threading.Condition()
+        self._failure: str | None = None
+        self._is_closed = False
+        if rank == 0:
+            mine = {"id": secrets.token_hex(8), "key": secrets.token_hex(KEY_BYTES)}
+            store.set("network", json.dumps(mine))
+        self._id, self._key = self._read_key()
+        here = network_location()
+        self._here = here.network
+        sock, host = _listening(here)
+        self._listener = ChannelListener(
+            sock,
+            self._key_of,
+            self._keep,
+            name="ranks",
+            refuse=lambda: None,
+            patience_s=HANDSHAKE_S,
+        )
+        self._listener.start()
+        address = RankAddress(host, int(sock.getsockname()[1]), here.network)
+        store.set(f"address/{rank}", json.dumps(asdict(address)))
+        _open_networks.add(self)
+
+    def connect(self, rank: int, purpose: str) -> AuthenticatedChannel:
+        """Returns the connection to another rank for a purpose, which that rank names as well.
+
+        Raises:
+            OtherRankError: it has ended, or did not connect within `timeout_s`; or the network has
+                failed, see `fail`.
+        """
+        with self._changed:
+            self._check()
+            if (found := self._channels.get((rank, purpose))) is not None:
+                return found
+            if rank > self.rank:
+                return self._await(rank, purpose)
+        channel = self._dial(rank, purpose)
+        with self._changed:
+            self._channels[rank, purpose] = channel
+            if self._failure is not None or self._is_closed:
+                channel.hang_up()
+            self._check()
+        return channel
+
+    def send(self, rank: int, body: memoryview) -> None:
+        """Send bytes to another rank, which receives them.
+
+        Raises:
+            OtherRankError: it has ended, or did not answer in time.
+        """
+        with self._broken_off(rank) as channel:
+            channel.send_bytes(_SIZE.pack(len(body)))
+            for at in range(0, len(body), CHUNK):
+                channel.send_bytes(body[at : at + CHUNK])
+
+    def receive(self, rank: int) -> bytearray:
+        """Returns the bytes that another rank sends. Raises as `send`."""
+        with self._broken_off(rank) as channel:
+            body = bytearray(self._size(channel))
+            _fill(channel, memoryview(body))
+        return body
+
+    def receive_into(self, rank: int, into: memoryview) -> None:
+        """Receive bytes of a known number from another rank. Raises as `send`."""
+        with self._broken_off(rank) as channel:
+            if (size := self._size(channel)) != len(into):
+                raise ServiceError(f"{size:,} bytes came where {len(into):,} were expected")
+            _fill(channel, into)
+
+    def _size(self, channel: AuthenticatedChannel) -> int:
+        head = channel.receive_bytes()
+        if len(head) != _SIZE.size:
+            raise ServiceError("ranks do not send and receive the same")
+        return int(_SIZE.unpack(head)[0])
+
+    @contextmanager
+    def _broken_off(self, rank: int) -> Iterator[AuthenticatedChannel]:
+        """Gives the connection to a rank; one that is left in the middle is closed."""
+        channel = self.connect(rank, _PAIR)
+        try:
+            yield channel
+        except BaseException as error:
+            channel.hang_up()
+            if isinstance(error, ConnectionError | ServiceError):
+                why = self._failure or f"another rank has ended: rank {rank} ({error})"
+                raise OtherRankError(why) from error
+            raise
+
+    def fail(self, why: str, kept: Iterable[AuthenticatedChannel] = ()) -> None:
+        """Have all present and later calls that wait for another rank raise OtherRankError.
+
+        Args:
+            kept: connections that are not closed, as they say why.
+        """
+        with self._changed:
+            if self._failure is None:
+                self._failure = why
+            channels = {*self._channels.values()} - {*kept}
+            self._changed.notify_all()
+        for channel in channels:
+            channel.hang_up()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the network has failed; None: it has not."""
+        return self._failure
+
+    def close(self) -> None:
+        """Close all connections; a second call does nothing."""
+        with self._changed:
+            self._is_closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+            self._changed.notify_all()
+        _open_networks.discard(self)
+        self._listener.close()
+        for channel in channels:
+            channel.close()
+
+    def after_fork(self) -> None:
+        """Close the sockets in a forked child, so that the end of its parent is noticed by the
+        other ranks although the child lives on."""
+        self._changed = threading.Condition()  # a thread of the parent may have held it
+        self._is_closed = True
+        self._listener.after_fork()
+        for channel in self._channels.values():
+            channel.forget()
+        self._channels = {}
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OtherRankError(self._failure)
+        if self._is_closed:
+            raise OtherRankError(
+                "the connections to the other ranks are closed: they were closed on this rank, or "
+                "belong to the process that this one was forked from"
+            )
+
+    def _await(self, rank: int, purpose: str) -> AuthenticatedChannel:
+        """Returns the connection that the other rank makes; `_changed` is held."""
+
+        def is_over() -> bool:
+            has_failed = self._failure is not None or self._is_closed
+            return has_failed or (rank, purpose) in self._channels
+
+        is_there = self._changed.wait_for(is_over, self.timeout_s)
+        self._check()
+        if not is_there:
+            raise OtherRankError(
+                f"another rank did not answer in time: rank {rank} has not connected to rank "
+                f"{self.rank} within {self.timeout_s:,g} s"
+            )
+        return self._channels[rank, purpose]
+
+    def _dial(self, rank: int, purpose: str) -> AuthenticatedChannel:
+        hello = new_hello(self._id, self.rank, rank, purpose)
+        pause_s, begun_s = _RETRY_S, time.monotonic()
+        while True:
+            host, port = self._host_and_port(rank)  # again, in case a rank had left it here before
+            try:
+                channel = connect_channel(host, port, self._key, hello, 2 * HANDSHAKE_S)
+                try:
+                    channel.receive()  # the other side has kept it
+                except BaseException:
+                    channel.close()
+                    raise
+                return self._prepared(channel)
+            except (ConnectionError, ServiceError) as error:
+                if time.monotonic() - begun_s > UNREACHABLE_S:
+                    raise OtherRankError(
+                        f"another rank has ended: rank {rank} does not answer at {host} port "
+                        f"{port}: {error}; if it has not ended, set {VARIABLE} on each node to an "
+                        "address at which the others reach it"
+                    ) from error
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, _MOST_RETRY_S)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or self._is_closed, seconds)
+            self._check()
+
+    def _read_key(self) -> tuple[str, bytes]:
+        found = json.loads(self._store.get("network"))
+        return str(found["id"]), bytes.fromhex(found["key"])
+
+    def _host_and_port(self, rank: int) -> tuple[str, int]:
+        there = RankAddress(**json.loads(self._store.get(f"address/{rank}")))
+        if there.host:
+            return there.host, there.port
+        if there.network == self._here:
+            return LOOPBACK, there.port
+        return os.environ.get("MASTER_ADDR", LOOPBACK), there.port
+
+    def _key_of(self, hello: ChannelHello) -> bytes | None:
+        is_mine = hello.generation == self._id and hello.to == self.rank
+        return self._key if is_mine and self.rank < hello.node < self.world_size else None
+
+    def _keep(self, channel: AuthenticatedChannel, hello: ChannelHello) -> bool:
+        """Keep a connection that another rank has made. It may have made one before, of which it
+        has not heard that it was kept."""
+        channel.send({"kept": True})
+        self._prepared(channel)
+        with self._changed:
+            if self._is_closed or self._failure is not None:
+                return False
+            before = self._channels.get((hello.node, hello.role))
+            self._channels[hello.node, hello.role] = channel
+            self._changed.notify_all()
+        if before is not None:
+            before.hang_up()
+        return True
+
+    def _prepared(self, channel: AuthenticatedChannel) -> AuthenticatedChannel:
+        channel.set_timeout(self.timeout_s)
+        channel.keep_alive(_KEEPALIVE)
+        return channel
+
+
+def _fill(channel: AuthenticatedChannel, into: memoryview) -> None:
+    done = 0
+    while done < len(into):
+        done += channel.receive_into(into[done:])
+
+
+_open_networks: weakref.WeakSet[RankNetwork] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for network in list(_open_networks):
+        network.after_fork()
+    _open_networks.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _listening(here: NetworkLocation) -> tuple[socket.socket, str]:
+    """Returns a socket that listens, and the address at which other nodes reach it, or "": that of
+    the node of MASTER_ADDR."""
+    for host, published in _hosts(here, os.environ):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            return socket.create_server((host, 0), family=family, backlog=_BACKLOG), published
+        except OSError as error:
+            log.warning("ranks cannot listen at %r: %s", host, error)
+    raise ServiceError(
+        f"node {here.node}: no address at which other ranks reach it: set {VARIABLE} to one on "
+        "each node"
+    )
+
+
+def _hosts(here: NetworkLocation, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the addresses to listen at, best first, each with what is published of it. Pure but
+    for a look-up of this machine's name."""
+    if here.configured is not None:
+        return [(here.configured, here.configured)]
+    if here.routed is not None:
+        return [(here.routed, here.routed)]
+    master = env.get("MASTER_ADDR", "")
+    is_alone = env.get("WORLD_SIZE") == env.get("LOCAL_WORLD_SIZE", "unknown")  # by torchrun
+    if is_alone or master == "localhost" or master.startswith("127."):
+        return [(LOOPBACK, LOOPBACK)]
+    if master:  # a name of this node, for which it has a loopback address itself
+        return [("", "")]
+    own = route(socket.gethostname())
+    return [*([(own, own)] if own is not None else []), (LOOPBACK, LOOPBACK)]
