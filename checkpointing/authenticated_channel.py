@@ -31,6 +31,7 @@ _HEAD = struct.Struct("<BI")  # kind, length
 _COUNT = struct.Struct("<Q")  # number of the frame, in its direction
 _JSON, _BYTES = 0, 1
 _MAC = 32
+_JOINED = 16 << 10  # bytes up to which a frame is sent by one call
 
 
 class PeerGaveUpError(ServiceError):
@@ -195,6 +196,9 @@ class AuthenticatedChannel:
         mac = _mac(self._sending, self._sent, head, body)
         self._sent += 1
         try:
+            if len(body) <= _JOINED:
+                self._sock.sendall(b"".join((head, body, mac)))
+                return
             self._sock.sendall(head)
             self._sock.sendall(body)
             self._sock.sendall(mac)
@@ -206,15 +210,22 @@ class AuthenticatedChannel:
         kind, length = _HEAD.unpack(head)
         if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
             raise ServiceError(f"a peer sent a frame of kind {kind} and {length} bytes")
-        if kind == _BYTES:
-            body = self._room(length) if into is None else into[:length]
-            if len(body) < length:
-                raise ServiceError(f"a peer sent {length} bytes, and {len(body)} were expected")
+        mac: bytes | bytearray | memoryview
+        if kind == _BYTES and into is None:
+            whole = self._room(length + _MAC)
+            self._read_into(whole)
+            body, mac = whole[:length], whole[length:]
+        elif kind == _BYTES and into is not None:
+            if len(into) < length:
+                raise ServiceError(f"a peer sent {length} bytes, and {len(into)} were expected")
+            body = into[:length]
             self._read_into(body)
+            mac = self._read(_MAC)
         else:
             body = memoryview(self._read(length))
+            mac = self._read(_MAC)
         expected = _mac(self._receiving, self._received, head, body)
-        if not hmac.compare_digest(self._read(_MAC), expected):
+        if not hmac.compare_digest(mac, expected):
             raise ServiceError(
                 "a frame from a peer was changed in transit, or its sender does not know the key"
             )

@@ -48,6 +48,7 @@ UNREACHABLE_S = 120.0
 _RETRY_S, _MOST_RETRY_S = 0.02, 1.0  # between two attempts to connect, at first and at most
 _PAIR = "pair"  # purpose of what two ranks send each other
 _SIZE = struct.Struct("<Q")
+_REASON_S = 5.0  # within which a rank learns which other one has ended
 _BACKLOG = 1024  # connections that the system keeps until they are accepted
 # Seconds without traffic after which the system asks whether the other machine is there, and how
 # often: a machine that has lost its power closes no connection.
@@ -95,7 +96,7 @@ class RankNetwork:
         if rank == 0:
             mine = {"id": secrets.token_hex(8), "key": secrets.token_hex(KEY_BYTES)}
             store.set("network", json.dumps(mine))
-        self._id, self._key = self._read_key()
+        self._read_key()
         here = network_location()
         self._here = here.network
         sock, host = _listening(here)
@@ -173,9 +174,16 @@ class RankNetwork:
         except BaseException as error:
             channel.hang_up()
             if isinstance(error, ConnectionError | ServiceError):
-                why = self._failure or f"another rank has ended: rank {rank} ({error})"
-                raise OtherRankError(why) from error
+                raise OtherRankError(self._reason(rank, error)) from error
             raise
+
+    def _reason(self, rank: int, error: Exception) -> str:
+        """Returns why the connection to a rank has ended. It may have ended because a third one
+        has, of which this rank learns soon."""
+        with self._changed:
+            if isinstance(error, ConnectionError):
+                self._changed.wait_for(lambda: self._failure is not None, _REASON_S)
+            return self._failure or f"another rank has ended: rank {rank} ({error})"
 
     def fail(self, why: str, kept: Iterable[AuthenticatedChannel] = ()) -> None:
         """Have all present and later calls that wait for another rank raise OtherRankError.
@@ -244,18 +252,21 @@ class RankNetwork:
         return self._channels[rank, purpose]
 
     def _dial(self, rank: int, purpose: str) -> AuthenticatedChannel:
-        hello = new_hello(self._id, self.rank, rank, purpose)
         pause_s, begun_s = _RETRY_S, time.monotonic()
         while True:
-            host, port = self._host_and_port(rank)  # again, in case a rank had left it here before
+            # again each time: a job before may have left its own in the same store
+            self._read_key()
+            host, port = self._host_and_port(rank)
+            hello = new_hello(self._id, self.rank, rank, purpose)
             try:
                 channel = connect_channel(host, port, self._key, hello, 2 * HANDSHAKE_S)
+                self._prepare(channel)
                 try:
                     channel.receive()  # the other side has kept it
                 except BaseException:
                     channel.close()
                     raise
-                return self._prepared(channel)
+                return channel
             except (ConnectionError, ServiceError) as error:
                 if time.monotonic() - begun_s > UNREACHABLE_S:
                     raise OtherRankError(
@@ -271,9 +282,9 @@ class RankNetwork:
             self._changed.wait_for(lambda: self._failure is not None or self._is_closed, seconds)
             self._check()
 
-    def _read_key(self) -> tuple[str, bytes]:
+    def _read_key(self) -> None:
         found = json.loads(self._store.get("network"))
-        return str(found["id"]), bytes.fromhex(found["key"])
+        self._id, self._key = str(found["id"]), bytes.fromhex(found["key"])
 
     def _host_and_port(self, rank: int) -> tuple[str, int]:
         there = RankAddress(**json.loads(self._store.get(f"address/{rank}")))
@@ -284,14 +295,16 @@ class RankNetwork:
         return os.environ.get("MASTER_ADDR", LOOPBACK), there.port
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
+        if hello.generation != self._id:
+            self._read_key()
         is_mine = hello.generation == self._id and hello.to == self.rank
         return self._key if is_mine and self.rank < hello.node < self.world_size else None
 
     def _keep(self, channel: AuthenticatedChannel, hello: ChannelHello) -> bool:
         """Keep a connection that another rank has made. It may have made one before, of which it
         has not heard that it was kept."""
+        self._prepare(channel)
         channel.send({"kept": True})
-        self._prepared(channel)
         with self._changed:
             if self._is_closed or self._failure is not None:
                 return False
@@ -302,10 +315,9 @@ class RankNetwork:
             before.hang_up()
         return True
 
-    def _prepared(self, channel: AuthenticatedChannel) -> AuthenticatedChannel:
+    def _prepare(self, channel: AuthenticatedChannel) -> None:
         channel.set_timeout(self.timeout_s)
         channel.keep_alive(_KEEPALIVE)
-        return channel
 
 
 def _fill(channel: AuthenticatedChannel, into: memoryview) -> None:

@@ -234,8 +234,9 @@ class RankTree:
             for fd, events in ready:
                 rank = self._ranks[fd]
                 body = self._message(rank, call)
-                if events & select.POLLRDHUP and self._channels[rank].peek() == _Call.FAILED:
-                    self._message(rank, _Call.FAILED)  # raises why it has left the call
+                is_child = rank in self._children
+                if is_child and events & select.POLLRDHUP and self._has_failed(rank):
+                    raise self._last_words(rank, ConnectionError("it has left the call"))
                 if rank not in missing:
                     raise _TreeError(f"rank {rank} has sent more to rank {self.rank} than expected")
                 found[rank] = body
@@ -258,7 +259,7 @@ class RankTree:
         if which == _Call.FAILED:
             raise _TreeError(body.decode(errors="replace"), told_by=rank)
         if (which, number) != (call, self._calls):
-            theirs = _WORDS.get(which, str(which))  # type: ignore[call-overload]
+            theirs = _WORDS.get(which, str(which))
             raise _TreeError(
                 f"ranks make different calls: rank {rank} makes a {theirs} as its call {number:,}, "
                 f"and rank {self.rank} a {_WORDS[call]} as its call {self._calls:,}"
@@ -277,10 +278,14 @@ class RankTree:
         except ConnectionError as error:
             raise self._last_words(rank, error) from error
 
+    def _has_failed(self, rank: int) -> bool:
+        """Whether the next thing that a rank has sent is why the tree is of no use."""
+        return self._channels[rank].peek() == _Call.FAILED
+
     def _last_words(self, rank: int, error: Exception) -> _TreeError:
         """Returns why a rank has closed its connection: what it has said, if it has."""
         channel = self._channels[rank]
-        if channel.peek() == _Call.FAILED:
+        if self._has_failed(rank):
             channel.set_timeout(_TELL_S)
             try:
                 self._message(rank, _Call.FAILED)

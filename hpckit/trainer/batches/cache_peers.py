@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import psutil
-
 from checkpointing import ServiceError
-from checkpointing.ranks.peer_address import choose_address, network_location, node_name
+from checkpointing.ranks.peer_address import (
+    address_of_interface,
+    choose_address,
+    interface_addresses,
+    network_location,
+    node_name,
+)
 from checkpointing.ranks.rank_group import RankGroup
 from data import CachePeers
 from data.cache.peers.cache_peers import ALL_ADDRESSES
@@ -51,39 +53,11 @@ def connect_caches(context: RankContext) -> CachePeers | None:
     return peers
 
 
-def address_of_interface(names: str, addresses: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the address of the first interface whose name begins with one of `names`, as NCCL and
-    Gloo choose it; None if there is none with an address.
-
-    Args:
-        names: beginnings of names, with commas.
-        addresses: of each interface. IPv4 is preferred, and IPv6 addresses that are valid on one
-            link alone are left out.
-    """
-    for name in names.split(","):
-        for interface in sorted(addresses):
-            if not interface.startswith(name):
-                continue
-            usable = [one for one in addresses[interface] if not _is_of_link(one)]
-            usable.sort(key=lambda one: ":" in one)
-            if usable:
-                return usable[0]
-    return None
-
-
 def _address(cfg: RunSpec) -> str | None:
     """Return this node's address on `cluster.slurm.interface`; None if the spec names none, or
     HPCKIT_PEER_ADDRESS is set."""
     slurm = cfg.cluster.slurm
     if slurm is None or slurm.interface is None or network_location().configured is not None:
         return None
-    found = {
-        name: [one.address for one in all if one.family in (socket.AF_INET, socket.AF_INET6)]
-        for name, all in psutil.net_if_addrs().items()
-    }
     # the name of an interface is no address, so that the problem names it
-    return address_of_interface(slurm.interface, found) or slurm.interface
-
-
-def _is_of_link(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+    return address_of_interface(slurm.interface, interface_addresses()) or slurm.interface
