@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import xxhash
 from blake3 import blake3
 
 from checkpointing.errors import ServiceError
@@ -29,7 +30,7 @@ HANDSHAKE_S = 5.0  # seconds within which the other side has to prove itself
 SILENT_S = 15.0  # seconds without a byte, after which a connection counts as lost
 _HEAD = struct.Struct("<BI")  # kind, length
 _COUNT = struct.Struct("<Q")  # number of the frame, in its direction
-_JSON, _BYTES = 0, 1
+_JSON, _BYTES, _CHECKED = 0, 1, 2
 _MAC = 32
 _JOINED = 16 << 10  # bytes up to which a frame is sent by one call
 
@@ -100,16 +101,21 @@ class AuthenticatedChannel:
         """Return the descriptor of the socket, to wait until there is something to receive."""
         return self._sock.fileno()
 
-    def receive_into(self, into: memoryview) -> int:
-        """Fill the beginning of `into` with the next bytes, and return their number. Raises as
-        `receive`; `into` has been written to even then.
+    def send_checked(self, data: memoryview) -> None:
+        """Send at most `CHUNK` bytes with a checksum (XXH3) in place of the hash under the key, for
+        `receive_checked`. Damage is detected, and a change on purpose is not; it takes a tenth of
+        the time. Raises as `send`."""
+        self._send(_CHECKED, data)
+
+    def receive_checked(self, into: memoryview) -> int:
+        """Fill the beginning of `into` with the next bytes that were sent by `send_checked`, and
+        return their number. `into` has been written to even if this raises.
 
         Raises:
+            ConnectionError, ServiceError: as `receive`.
             ServiceError: more bytes came than there is room for.
         """
-        kind, body = self._receive(into)
-        if kind != _BYTES:
-            raise ServiceError("a peer sent a message instead of bytes")
+        _, body = self._receive(into)
         return len(body)
 
     def receive_bytes(self) -> memoryview:
@@ -193,7 +199,7 @@ class AuthenticatedChannel:
 
     def _send(self, kind: int, body: bytes | memoryview) -> None:
         head = _HEAD.pack(kind, len(body))
-        mac = _mac(self._sending, self._sent, head, body)
+        mac = self._tag(kind, self._sending, self._sent, head, body)
         self._sent += 1
         try:
             if len(body) <= _JOINED:
@@ -208,29 +214,39 @@ class AuthenticatedChannel:
     def _receive(self, into: memoryview | None = None) -> tuple[int, memoryview]:
         head = bytes(self._read(_HEAD.size))
         kind, length = _HEAD.unpack(head)
-        if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
+        is_wanted = kind == _CHECKED if into is not None else kind in (_JSON, _BYTES)
+        if not is_wanted or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
             raise ServiceError(f"a peer sent a frame of kind {kind} and {length} bytes")
-        mac: bytes | bytearray | memoryview
-        if kind == _BYTES and into is None:
-            whole = self._room(length + _MAC)
-            self._read_into(whole)
-            body, mac = whole[:length], whole[length:]
-        elif kind == _BYTES and into is not None:
-            if len(into) < length:
-                raise ServiceError(f"a peer sent {length} bytes, and {len(into)} were expected")
+        if into is not None and length > len(into):
+            raise ServiceError(f"a peer sent {length} bytes, and {len(into)} were expected")
+        tag: bytes | bytearray | memoryview
+        if into is not None:
             body = into[:length]
             self._read_into(body)
-            mac = self._read(_MAC)
+            tag = self._read(_MAC)
+        elif kind == _BYTES:
+            whole = self._room(length + _MAC)
+            self._read_into(whole)
+            body, tag = whole[:length], whole[length:]
         else:
             body = memoryview(self._read(length))
-            mac = self._read(_MAC)
-        expected = _mac(self._receiving, self._received, head, body)
-        if not hmac.compare_digest(mac, expected):
+            tag = self._read(_MAC)
+        expected = self._tag(kind, self._receiving, self._received, head, body)
+        if not hmac.compare_digest(tag, expected):
             raise ServiceError(
                 "a frame from a peer was changed in transit, or its sender does not know the key"
             )
         self._received += 1
         return kind, body
+
+    def _tag(
+        self, kind: int, key: bytes, count: int, head: bytes, body: bytes | memoryview
+    ) -> bytes:
+        """Returns what follows a frame: 32 bytes."""
+        if kind != _CHECKED:
+            return _mac(key, count, head, body)
+        # the hash of the checksum ties it to its place in this connection
+        return _mac(key, count, head, xxhash.xxh3_128_digest(body))
 
     def _room(self, length: int) -> memoryview:
         if length > len(self._buffer):

@@ -23,7 +23,7 @@ from checkpointing.distributed_classes import is_dtensor
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed import Store
+    from torch.distributed import Store  # type: ignore[attr-defined]
     from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -122,12 +122,12 @@ def versions_of(tensors: Iterable[Tensor]) -> list[int]:
     return list(map(_VERSION, tensors))
 
 
-def default_store() -> Store:
-    """Return the store in which the ranks of the default process group have met."""
+def default_store(prefix: str) -> Store:
+    """Return the store in which the ranks of the default process group have met, with a prefix of
+    all keys."""
     from torch.distributed import distributed_c10d
 
-    found: Store = distributed_c10d._get_default_store()
-    return found
+    return distributed_c10d.PrefixStore(prefix, distributed_c10d._get_default_store())
 
 
 def held_tensor(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """How ranks find each other and exchange small things: hpckit's tree, and a process group of gloo.
 
-    python -m benchmarks.scale.rank_exchange [--ranks 8 32 128] [--alone 512] [--rounds 3]
+    python -m benchmarks.scale.rank_exchange [--ranks 8 32 64] [--alone 128 512] [--rounds 3]
 
 Ranks are processes of this machine, and meet in a TCPStore. "connect" is the time until all of them
 have made the group and passed a barrier, "gather" that of an all_gather of 100 bytes, "maximum"
@@ -20,20 +20,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table as Shown
+from torch._C._distributed_c10d import Store, TCPStore
 
 from benchmarks.common.number_arguments import int_from, positive_int
 from checkpointing.ranks.rank_network import RankNetwork
 from checkpointing.ranks.rank_tree import RankTree
 
 _THING = b"x" * 100
-_CALLS = 20
+_CALLS = 5
 _PATIENCE = timedelta(minutes=10)
 
 
@@ -50,7 +54,7 @@ class Exchange:
 class GlooGroup:
     name = "gloo"
 
-    def __init__(self, rank: int, ranks: int, store: dist.Store) -> None:
+    def __init__(self, rank: int, ranks: int, store: Store) -> None:
         self._ranks = ranks
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=_PATIENCE)
 
@@ -68,7 +72,7 @@ class GlooGroup:
 class TreeGroup:
     name = "hpckit"
 
-    def __init__(self, rank: int, ranks: int, store: dist.Store) -> None:
+    def __init__(self, rank: int, ranks: int, store: Store) -> None:
         network = RankNetwork(rank, ranks, store, _PATIENCE.total_seconds())
         self._tree = RankTree(network, "benchmark", is_main=True)
 
@@ -90,11 +94,11 @@ _ARMS = (TreeGroup, GlooGroup)
 def measure(arm: type[TreeGroup] | type[GlooGroup], ranks: int) -> Exchange:
     """Returns what a group of so many processes takes."""
     context = mp.get_context("fork")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+    port = context.Value("i", 0)  # of the store of rank 0: no process with threads is forked
     reader, writer = context.Pipe(duplex=False)
     gate = context.Event()
     processes = [
-        context.Process(target=_rank, args=(arm, rank, ranks, store.port, gate, writer))
+        context.Process(target=_rank, args=(arm, rank, ranks, port, gate, writer))
         for rank in range(ranks)
     ]
     gc.freeze()  # the children copy less
@@ -108,9 +112,14 @@ def measure(arm: type[TreeGroup] | type[GlooGroup], ranks: int) -> Exchange:
     return Exchange(*found)
 
 
-def _rank(arm: type, rank: int, ranks: int, port: int, gate: object, pipe: object) -> None:
+def _rank(arm: type, rank: int, ranks: int, port: Any, gate: Event, pipe: Connection) -> None:
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_PATIENCE)
+    while rank and not port.value:
+        time.sleep(0.01)
+    store = TCPStore(
+        "127.0.0.1", port.value, is_master=not rank, wait_for_workers=False, timeout=_PATIENCE
+    )
+    port.value = store.port
     _meet(store, "started", rank, ranks)
     before, begun_s = _sockets(), time.monotonic()
     group = arm(rank, ranks, store)
@@ -121,13 +130,13 @@ def _rank(arm: type, rank: int, ranks: int, port: int, gate: object, pipe: objec
     store.set(f"sockets/{rank}", str(_sockets() - before))
     if rank == 0:
         sockets = max(int(store.get(f"sockets/{one}")) for one in range(ranks))
-        pipe.send((connect_s, *times, sockets))  # type: ignore[attr-defined]
-    gate.wait()  # type: ignore[attr-defined]
+        pipe.send((connect_s, *times, sockets))
+    gate.wait()
     group.close()
     os._exit(0)
 
 
-def _meet(store: dist.Store, name: str, rank: int, ranks: int) -> None:
+def _meet(store: Store, name: str, rank: int, ranks: int) -> None:
     if store.add(name, 1) == ranks:
         store.set(f"{name}/all", "1")
     store.get(f"{name}/all")
@@ -147,10 +156,11 @@ def _sockets() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--ranks", type=int_from(2), nargs="+", default=[8, 32, 128])
-    parser.add_argument("--alone", type=int_from(2), nargs="*", default=[512])
+    parser.add_argument("--ranks", type=int_from(2), nargs="+", default=[8, 32, 64])
+    parser.add_argument("--alone", type=int_from(2), nargs="*", default=[128, 512])
     parser.add_argument("--rounds", type=positive_int, default=3)
     settings = parser.parse_args()
+    console = Console()
     table = Shown("ranks", "", "connect, s", "gather, ms", "maximum, ms", "sockets of a rank")
     for ranks in (*settings.ranks, *settings.alone):
         arms = _ARMS if ranks in settings.ranks else _ARMS[:1]
@@ -158,6 +168,7 @@ def main() -> None:
         for turn in range(settings.rounds):
             for arm in arms if turn % 2 == 0 else arms[::-1]:
                 found[arm.name].append(measure(arm, ranks))
+                console.print(f"{ranks:,} ranks, {arm.name}: {found[arm.name][-1]}")
         for name, all in found.items():
             table.add_row(
                 f"{ranks:,}",
@@ -167,7 +178,7 @@ def main() -> None:
                 f"{1e3 * median(one.maximum_s for one in all):.2f}",
                 str(max(one.sockets for one in all)),
             )
-    Console().print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,8 +31,6 @@ STRUCTURE_TIMEOUT_S = 1800.0
 WAIT_WARNING_S = 60.0
 # Reasons of ranks in one message: thousands that read the same damaged file say the same.
 MOST_REASONS = 8
-# Of the store in which ranks meet: "wait timeout after 1000ms"; and of collectives of torch.
-_TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
 _networks: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()
 """Numbers of the networks that this process has made in each default process group."""
 
@@ -59,9 +56,8 @@ def _open_network() -> RankNetwork:
     world = dist.group.WORLD
     assert world is not None
     number = next(_networks.setdefault(world, count()))
-    with report_other_rank():
-        store = dist.PrefixStore(f"hpckit/ranks/{number}", default_store())
-        return RankNetwork(dist.get_rank(), dist.get_world_size(), store, TIMEOUT_S)
+    store = default_store(f"hpckit/ranks/{number}")
+    return RankNetwork(dist.get_rank(), dist.get_world_size(), store, TIMEOUT_S)
 
 
 class RankGroup:
@@ -141,19 +137,19 @@ class RankGroup:
 
     def send(self, thing: object, rank: int) -> None:
         """Send a thing to a rank, which receives it. Raises OtherRankError."""
-        self._opened().send(rank, memoryview(pickle.dumps(thing)))
+        self._opened().send(rank, pickle.dumps(thing))
 
     def receive(self, rank: int) -> Any:
         """Returns what a rank sends to this one. Raises OtherRankError."""
         return _loaded(self._opened().receive(rank))
 
-    def send_bytes(self, body: memoryview, rank: int) -> None:
-        """Send bytes to a rank, which knows their number. Raises OtherRankError."""
-        self._opened().send(rank, body)
+    def send_content(self, body: memoryview, rank: int) -> None:
+        """Send the content of tensors to a rank, which knows its size. Raises OtherRankError."""
+        self._opened().send_content(rank, body)
 
-    def receive_bytes(self, into: memoryview, rank: int) -> None:
-        """Fill `into` with what a rank sends to this one. Raises OtherRankError."""
-        self._opened().receive_into(rank, into)
+    def receive_content(self, into: memoryview, rank: int) -> None:
+        """Fill `into` with the content that a rank sends to this one. Raises OtherRankError."""
+        self._opened().receive_content(rank, into)
 
     def all_gather_alike(
         self, thing: T, digest: Callable[[], bytes], group: RankTree | None
@@ -263,7 +259,7 @@ class RankGroup:
         return self._network
 
 
-def _loaded(body: bytes | bytearray) -> Any:
+def _loaded(body: bytes) -> Any:
     """Returns what another rank has sent, which has proved that it is of this job."""
     return pickle.loads(body)  # noqa: S301 - of a program that runs as this one does
 
@@ -301,14 +297,3 @@ def _system_error(failure: BaseException) -> Exception | None:
         if isinstance(one, MemoryError):
             return MemoryError(str(one))
     return None
-
-
-@contextmanager
-def report_other_rank() -> Iterator[None]:
-    """Raises OtherRankError for the RuntimeError of torch.distributed in this block."""
-    try:
-        yield
-    except RuntimeError as error:
-        is_late = _TIMEOUT_WORDS.search(str(error)) is not None
-        what = "did not answer in time" if is_late else "has ended"
-        raise OtherRankError(f"another rank {what}: {error}") from error

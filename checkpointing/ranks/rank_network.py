@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import struct
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from checkpointing.authenticated_channel import (
     CHUNK,
@@ -55,6 +56,10 @@ _BACKLOG = 1024  # connections that the system keeps until they are accepted
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
+# Of stores of torch ("wait timeout after 1000ms") and its collectives.
+_TIMEOUT_WORDS = re.compile(r"\btime(d )?out\b", re.IGNORECASE)
+
+
 class MeetingStore(Protocol):
     """What is used of a store of torch.distributed."""
 
@@ -86,6 +91,10 @@ class RankNetwork:
         Args:
             store: where the ranks of this network have met; no other network uses it.
             timeout_s: seconds that this rank waits for another one.
+
+        Raises:
+            OtherRankError: rank 0 has ended, or did not come in time.
+            ServiceError: there is no address to listen at.
         """
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._store = store
@@ -95,7 +104,7 @@ class RankNetwork:
         self._is_closed = False
         if rank == 0:
             mine = {"id": secrets.token_hex(8), "key": secrets.token_hex(KEY_BYTES)}
-            store.set("network", json.dumps(mine))
+            self._publish("network", mine)
         self._read_key()
         here = network_location()
         self._here = here.network
@@ -109,9 +118,13 @@ class RankNetwork:
             patience_s=HANDSHAKE_S,
         )
         self._listener.start()
-        address = RankAddress(host, int(sock.getsockname()[1]), here.network)
-        store.set(f"address/{rank}", json.dumps(asdict(address)))
         _open_networks.add(self)
+        address = RankAddress(host, int(sock.getsockname()[1]), here.network)
+        try:
+            self._publish(f"address/{rank}", asdict(address))
+        except BaseException:
+            self.close()
+            raise
 
     def connect(self, rank: int, purpose: str) -> AuthenticatedChannel:
         """Returns the connection to another rank for a purpose, which that rank names as well.
@@ -134,7 +147,7 @@ class RankNetwork:
             self._check()
         return channel
 
-    def send(self, rank: int, body: memoryview) -> None:
+    def send(self, rank: int, body: bytes) -> None:
         """Send bytes to another rank, which receives them.
 
         Raises:
@@ -143,21 +156,32 @@ class RankNetwork:
         with self._broken_off(rank) as channel:
             channel.send_bytes(_SIZE.pack(len(body)))
             for at in range(0, len(body), CHUNK):
-                channel.send_bytes(body[at : at + CHUNK])
+                channel.send_bytes(memoryview(body)[at : at + CHUNK])
 
-    def receive(self, rank: int) -> bytearray:
+    def receive(self, rank: int) -> bytes:
         """Returns the bytes that another rank sends. Raises as `send`."""
         with self._broken_off(rank) as channel:
-            body = bytearray(self._size(channel))
-            _fill(channel, memoryview(body))
-        return body
+            size, body = self._size(channel), bytearray()
+            while len(body) < size:
+                body += channel.receive_bytes()
+        return bytes(body)
 
-    def receive_into(self, rank: int, into: memoryview) -> None:
-        """Receive bytes of a known number from another rank. Raises as `send`."""
+    def send_content(self, rank: int, body: memoryview) -> None:
+        """Send the content of tensors to another rank, which knows its size. Damage is detected; it
+        is not proved who has sent it. Raises as `send`."""
+        with self._broken_off(rank) as channel:
+            channel.send_bytes(_SIZE.pack(len(body)))
+            for at in range(0, len(body), CHUNK):
+                channel.send_checked(body[at : at + CHUNK])
+
+    def receive_content(self, rank: int, into: memoryview) -> None:
+        """Receive the content of tensors from another rank. Raises as `send`."""
         with self._broken_off(rank) as channel:
             if (size := self._size(channel)) != len(into):
                 raise ServiceError(f"{size:,} bytes came where {len(into):,} were expected")
-            _fill(channel, into)
+            done = 0
+            while done < size:
+                done += channel.receive_checked(into[done:])
 
     def _size(self, channel: AuthenticatedChannel) -> int:
         head = channel.receive_bytes()
@@ -254,8 +278,6 @@ class RankNetwork:
     def _dial(self, rank: int, purpose: str) -> AuthenticatedChannel:
         pause_s, begun_s = _RETRY_S, time.monotonic()
         while True:
-            # again each time: a job before may have left its own in the same store
-            self._read_key()
             host, port = self._host_and_port(rank)
             hello = new_hello(self._id, self.rank, rank, purpose)
             try:
@@ -275,6 +297,7 @@ class RankNetwork:
                         "address at which the others reach it"
                     ) from error
             self._pause(pause_s)
+            self._read_key()  # as a job before may have left its own in the same store
             pause_s = min(2 * pause_s, _MOST_RETRY_S)
 
     def _pause(self, seconds: float) -> None:
@@ -282,12 +305,20 @@ class RankNetwork:
             self._changed.wait_for(lambda: self._failure is not None or self._is_closed, seconds)
             self._check()
 
+    def _publish(self, name: str, what: Mapping[str, object]) -> None:
+        with report_other_rank():
+            self._store.set(name, json.dumps(what))
+
+    def _published(self, name: str) -> Any:
+        with report_other_rank():
+            return json.loads(self._store.get(name))
+
     def _read_key(self) -> None:
-        found = json.loads(self._store.get("network"))
+        found = self._published("network")
         self._id, self._key = str(found["id"]), bytes.fromhex(found["key"])
 
     def _host_and_port(self, rank: int) -> tuple[str, int]:
-        there = RankAddress(**json.loads(self._store.get(f"address/{rank}")))
+        there = RankAddress(**self._published(f"address/{rank}"))
         if there.host:
             return there.host, there.port
         if there.network == self._here:
@@ -320,10 +351,15 @@ class RankNetwork:
         channel.keep_alive(_KEEPALIVE)
 
 
-def _fill(channel: AuthenticatedChannel, into: memoryview) -> None:
-    done = 0
-    while done < len(into):
-        done += channel.receive_into(into[done:])
+@contextmanager
+def report_other_rank() -> Iterator[None]:
+    """Raises OtherRankError for the RuntimeError of torch.distributed in this block."""
+    try:
+        yield
+    except RuntimeError as error:
+        is_late = _TIMEOUT_WORDS.search(str(error)) is not None
+        what = "did not answer in time" if is_late else "has ended"
+        raise OtherRankError(f"another rank {what}: {error}") from error
 
 
 _open_networks: weakref.WeakSet[RankNetwork] = weakref.WeakSet()

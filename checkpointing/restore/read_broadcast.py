@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from checkpointing.format.torch_dtypes import as_bytes
 from checkpointing.layout.global_plan import Parts, ReadGroup
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging.slot_layout import round_up
@@ -80,11 +81,11 @@ def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> N
 
 def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
     """Send a message along the tree, from rank to rank."""
-    content = memoryview(message.numpy())
+    content = memoryview(as_bytes(message))
     if place.parent is not None:
-        ranks.receive_bytes(content, place.parent)
+        ranks.receive_content(content, place.parent)
     for child in place.children:
-        ranks.send_bytes(content, child)
+        ranks.send_content(content, child)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, Steps, StoreError, StructureError
 from checkpointing.errors import SaveError, ServiceError
+from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks.rank_tree import RankTree
 from checkpointing.staging.stager import Stager
 from tests.descriptors import links
 from tests.integration.checkpoint.single_process_saves import restore_one, save_one
@@ -225,7 +227,7 @@ COLLECTIVES = [
 
 @contextmanager
 def counted(counts: Counter[str]) -> Iterator[None]:
-    """Calls into torch.distributed, by name."""
+    """Calls into torch.distributed and of the ranks' own connections, by name."""
 
     def counting(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
@@ -239,6 +241,9 @@ def counted(counts: Counter[str]) -> Iterator[None]:
             for name in COLLECTIVES:
                 wrapper = counting(name, getattr(module, name))
                 patches.enter_context(mock.patch.object(module, name, wrapper))
+        for kind, name in ((RankTree, "_submit"), (RankNetwork, "connect")):
+            wrapper = counting(name, getattr(kind, name))
+            patches.enter_context(mock.patch.object(kind, name, wrapper))
         yield
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store
 
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.ranks.rank_network import RankNetwork
@@ -18,9 +18,9 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 
 
-def meeting_store() -> dist.Store:
+def meeting_store() -> Store:
     """A store in which the threads of this process meet."""
-    store = dist.HashStore()
+    store = HashStore()
     store.set_timeout(timedelta(seconds=PATIENCE_S))
     return store
 
@@ -28,7 +28,7 @@ def meeting_store() -> dist.Store:
 class ThreadRanks(RankGroup):
     """A rank that is a thread."""
 
-    def __init__(self, rank: int, world_size: int, store: dist.Store) -> None:
+    def __init__(self, rank: int, world_size: int, store: Store) -> None:
         self.rank, self.world_size, self._has_processes = rank, world_size, True
         self._network = RankNetwork(rank, world_size, store, PATIENCE_S)
         self.control = RankTree(self._network, "control", is_main=True)

@@ -122,7 +122,10 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.retention_pruner": CKPT_STORE,
     "checkpointing.layout": {*CKPT_LEAVES, "checkpointing.format"},
     "checkpointing.staging": {*CKPT_LEAVES, "checkpointing.format"},
-    "checkpointing.ranks": {*CKPT_LEAVES, "checkpointing.staging"},
+    "checkpointing.ranks": {
+        *(*CKPT_LEAVES, "checkpointing.staging"),
+        *("checkpointing.authenticated_channel", "checkpointing.channel_listener"),
+    },
     "checkpointing.service": {
         *(*CKPT_STORE, "checkpointing.retention_pruner", "checkpointing.staging"),
         *("checkpointing.authenticated_channel", "checkpointing.channel_listener"),

@@ -27,7 +27,10 @@ CALLS = {
 }
 # What unpickles: from a process's own children and parent, through memory that nobody else has.
 # A worker of a DataLoader does the same. Nothing of it was ever a file.
+# The ranks of a job, which have proved that they know its key, exchange objects as in torch's
+# collectives.
 OWN_PROCESSES = {
+    "checkpointing/ranks/rank_group.py",
     "data/read/processes/shared_memory_slot.py",
     "data/read/processes/remote_errors.py",
 }

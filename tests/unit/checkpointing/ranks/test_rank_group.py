@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import DamagedError, OtherRankError
-from checkpointing.ranks.rank_group import RankGroup, first_reasons, report_other_rank
+from checkpointing.ranks.rank_group import RankGroup, first_reasons
+from checkpointing.ranks.rank_network import report_other_rank
 from tests.unit.checkpointing.lonely_ranks import Lonely
 
 

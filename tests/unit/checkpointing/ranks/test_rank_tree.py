@@ -91,11 +91,11 @@ def test_two_ranks_send_each_other_what_they_like() -> None:
         other = 1 - ranks.rank
         if ranks.rank == 0:
             ranks.send({"a": 1}, other)
-            ranks.send_bytes(memoryview(b"x" * (CHUNK + 5)), other)
+            ranks.send_content(memoryview(b"x" * (CHUNK + 5)), other)
             return ranks.receive(other)
         into = bytearray(CHUNK + 5)
         assert ranks.receive(other) == {"a": 1}
-        ranks.receive_bytes(memoryview(into), other)
+        ranks.receive_content(memoryview(into), other)
         assert into == b"x" * (CHUNK + 5)
         ranks.send([2], other)
         return [2]
@@ -106,9 +106,9 @@ def test_two_ranks_send_each_other_what_they_like() -> None:
 def test_bytes_of_another_number_are_refused() -> None:
     def one(ranks: ThreadRanks) -> str:
         if ranks.rank == 0:
-            ranks.send_bytes(memoryview(b"four"), 1)
+            ranks.send_content(memoryview(b"four"), 1)
             return ""
-        return raised(lambda: ranks.receive_bytes(memoryview(bytearray(3)), 0))
+        return raised(lambda: ranks.receive_content(memoryview(bytearray(3)), 0))
 
     assert "4 bytes came where 3 were expected" in on_thread_ranks(2, one)[1]
 

@@ -26,11 +26,11 @@ class CountingRanks(RankGroup):
         self.rank, self._ranks = ranks.rank, ranks
         self.received: list[int] = []
 
-    def send_bytes(self, body: memoryview, rank: int) -> None:
-        self._ranks.send_bytes(body, rank)
+    def send_content(self, body: memoryview, rank: int) -> None:
+        self._ranks.send_content(body, rank)
 
-    def receive_bytes(self, into: memoryview, rank: int) -> None:
-        self._ranks.receive_bytes(into, rank)
+    def receive_content(self, into: memoryview, rank: int) -> None:
+        self._ranks.receive_content(into, rank)
         self.received.append(len(into))
 
 

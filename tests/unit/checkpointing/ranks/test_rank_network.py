@@ -1,0 +1,101 @@
+"""Who may connect to a rank, and how ranks find each other."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from checkpointing.authenticated_channel import KEY_BYTES, connect_channel, new_hello
+from checkpointing.errors import OtherRankError, ServiceError
+from checkpointing.ranks.rank_network import RankNetwork
+from tests.unit.checkpointing.thread_ranks import PATIENCE_S, meeting_store
+
+
+class Meeting:
+    """Two ranks of a world of three, and the store in which they meet."""
+
+    def __init__(self) -> None:
+        self.store = meeting_store()
+        self.networks = [RankNetwork(rank, 3, self.store, PATIENCE_S) for rank in range(2)]
+        found = json.loads(self.store.get("network"))
+        self.id, self.key = str(found["id"]), bytes.fromhex(found["key"])
+        address = json.loads(self.store.get("address/0"))
+        self.host, self.port = str(address["host"]) or "127.0.0.1", int(address["port"])
+
+    def close(self) -> None:
+        for network in self.networks:
+            network.close()
+
+
+@pytest.fixture
+def meeting() -> Iterator[Meeting]:
+    found = Meeting()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("case", ["key", "generation", "rank", "itself", "lower", "beyond"])
+def test_a_stranger_is_refused(meeting: Meeting, case: str) -> None:
+    key = bytes(KEY_BYTES) if case == "key" else meeting.key
+    generation = "another" if case == "generation" else meeting.id
+    rank = {"itself": 0, "lower": -1, "beyond": 3}.get(case, 2)
+    hello = new_hello(generation, rank, 1 if case == "rank" else 0, "control")
+    with pytest.raises((ConnectionError, ServiceError)):
+        connect_channel(meeting.host, meeting.port, key, hello).receive()
+    assert not meeting.networks[0]._channels
+
+
+def test_garbage_is_refused_and_ranks_connect_all_the_same(meeting: Meeting) -> None:
+    with socket.create_connection((meeting.host, meeting.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        low, high = meeting.networks
+        thread = threading.Thread(target=high.send, args=(0, b"told"))
+        thread.start()
+        assert low.receive(1) == b"told"
+        thread.join()
+
+
+def test_the_key_is_in_no_error(meeting: Meeting) -> None:
+    low, high = meeting.networks
+    low.fail("another rank has ended: rank 2")
+    with pytest.raises(OtherRankError, match="rank 2") as caught:
+        low.connect(1, "control")
+    high.close()
+    with pytest.raises(OtherRankError, match="closed") as closed:
+        high.connect(0, "control")
+    for text in (str(caught.value), str(closed.value), repr(low), repr(high)):
+        assert meeting.key.hex() not in text
+
+
+def test_ranks_find_each_other_where_a_job_before_has_left_its_addresses() -> None:
+    """As with torchrun, which may keep its store over a restart."""
+    store = meeting_store()
+    before = [RankNetwork(rank, 2, store, PATIENCE_S) for rank in range(2)]
+    for network in before:
+        network.close()
+    high = RankNetwork(1, 2, store, PATIENCE_S)  # it reads the key of the job before
+    thread = threading.Thread(target=high.send, args=(0, b"new"))
+    thread.start()
+    low = RankNetwork(0, 2, store, PATIENCE_S)
+    assert low.receive(1) == b"new"
+    thread.join()
+    for network in (low, high):
+        network.close()
+
+
+def test_a_store_that_is_gone_is_another_rank_that_has_ended() -> None:
+    class Gone:
+        def set(self, key: str, value: str, /) -> None:
+            raise RuntimeError("Connection reset by peer")
+
+        def get(self, key: str, /) -> bytes:
+            raise RuntimeError("wait timeout after 1000ms, keys: /network")
+
+    with pytest.raises(OtherRankError, match="has ended"):
+        RankNetwork(0, 2, Gone(), PATIENCE_S)
+    with pytest.raises(OtherRankError, match="did not answer in time"):
+        RankNetwork(1, 2, Gone(), PATIENCE_S)
