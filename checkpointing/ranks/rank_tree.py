@@ -169,16 +169,16 @@ class RankTree:
         poll.register(self._wake, select.POLLIN)
         for fd in self._ranks:
             poll.register(fd, select.POLLRDHUP)
-        while (job := self._next(poll)) is not None:
-            job()
-        with self._lock:
-            self._is_over = True
-            os.close(self._wake)
-        self._failure = self._failure or "the connections to the other ranks are closed"
-        while self._jobs:
-            job = self._jobs.popleft()
-            if job is not None:
-                job()  # raises that
+        try:
+            while (job := self._next(poll)) is not None:
+                job()
+        finally:
+            with self._lock:
+                self._is_over = True
+                os.close(self._wake)
+            self._failure = self._failure or "the connections to the other ranks are closed"
+            for late in filter(None, self._jobs):
+                late()  # raises that
 
     def _next(self, poll: select.poll) -> Callable[[], None] | None:
         """Returns the next job. Notices meanwhile that another rank has ended."""
@@ -284,9 +284,7 @@ class RankTree:
 
     def _last_words(self, rank: int, error: Exception) -> _TreeError:
         """Returns why a rank has closed its connection: what it has said, if it has."""
-        channel = self._channels[rank]
         if self._has_failed(rank):
-            channel.set_timeout(_TELL_S)
             try:
                 self._message(rank, _Call.FAILED)
             except _TreeError as told:
@@ -307,8 +305,8 @@ class RankTree:
         head = _HEAD.pack(_Call.FAILED, self._calls, len(why.encode()))
         for rank, channel in self._channels.items():
             if rank != told_by:
-                channel.set_timeout(_TELL_S)
-                with suppress(ConnectionError):  # it has ended, or is told by its others
+                with suppress(OSError):  # it has ended, or is told by its others
+                    channel.set_timeout(_TELL_S)
                     channel.send_bytes(head + why.encode())
                     channel.end_sending()
         if self._is_main:
