@@ -56,8 +56,9 @@ def _open_network() -> RankNetwork:
     world = dist.group.WORLD
     assert world is not None
     number = next(_networks.setdefault(world, count()))
-    store = default_store(f"hpckit/ranks/{number}")
-    return RankNetwork(dist.get_rank(), dist.get_world_size(), store, TIMEOUT_S)
+    name = f"hpckit/ranks/{number}"
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return RankNetwork(rank, world_size, default_store(name), TIMEOUT_S, name=name)
 
 
 class RankGroup:

@@ -85,18 +85,28 @@ class RankNetwork:
     """The connections of one rank. `connect` may be called by several threads, for different
     purposes or ranks."""
 
-    def __init__(self, rank: int, world_size: int, store: MeetingStore, timeout_s: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: MeetingStore,
+        timeout_s: float,
+        *,
+        name: str = "ranks",
+    ) -> None:
         """Listen, and publish the address. The constructor waits for rank 0.
 
         Args:
             store: where the ranks of this network have met; no other network uses it.
             timeout_s: seconds that this rank waits for another one.
+            name: what reports of hangs call the network, the same on all ranks.
 
         Raises:
             OtherRankError: rank 0 has ended, or did not come in time.
             ServiceError: there is no address to listen at.
         """
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
+        self.name = name
         self._store = store
         self._channels: dict[tuple[int, str], AuthenticatedChannel] = {}
         self._changed = threading.Condition()

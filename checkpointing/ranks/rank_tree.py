@@ -16,6 +16,7 @@ import select
 import struct
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -53,6 +54,10 @@ _WORDS = {_Call.GATHER: "gather", _Call.BROADCAST: "broadcast", _Call.MAX: "maxi
 Merge = Callable[[list[bytes]], bytes]
 
 
+open_trees: weakref.WeakSet[RankTree] = weakref.WeakSet()
+"""The trees of this process, for reports of hangs."""
+
+
 class RankTree:
     """One tree over the ranks of a network. Every rank makes the same calls in the same order, from
     any threads; a thread of this object runs them one after the other. So a call that is
@@ -78,9 +83,10 @@ class RankTree:
         """
         self.rank, self.world_size = network.rank, network.world_size
         self.timeout_s = network.timeout_s if timeout_s is None else timeout_s
+        self.name = f"{network.name}/{purpose}"
         self._network, self._is_main = network, is_main
         self._failure: str | None = None
-        self._calls = 0  # number of calls so far, the same on all ranks
+        self.calls = 0  # number of calls that were begun, the same on all ranks
         self._parent: int | None = (self.rank - 1) // FAN_OUT if self.rank else None
         first = FAN_OUT * self.rank + 1
         self._children = range(min(first, self.world_size), min(first + FAN_OUT, self.world_size))
@@ -93,6 +99,7 @@ class RankTree:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._work, name=f"ranks-{purpose}", daemon=True)
         self._thread.start()
+        open_trees.add(self)
 
     def all_gather(self, mine: bytes | None) -> list[bytes | None]:
         """Returns what all ranks contribute, in order of rank. None takes no memory elsewhere.
@@ -129,6 +136,7 @@ class RankTree:
     def close(self) -> None:
         """End the thread, after what was begun, and the network if this is its main tree. A second
         call does nothing."""
+        open_trees.discard(self)
         if os.getpid() == self._pid:  # a forked child does not have the thread
             with self._lock:
                 if not self._is_over:
@@ -195,7 +203,7 @@ class RankTree:
         """Make one collective and return its result."""
         if self._failure is not None:
             raise OtherRankError(self._failure)
-        self._calls += 1
+        self.calls += 1
         until_s = time.monotonic() + self.timeout_s
         try:
             if merge is not None:
@@ -258,16 +266,16 @@ class RankTree:
             raise _TreeError(f"another rank has ended: rank {rank} ({error})") from error
         if which == _Call.FAILED:
             raise _TreeError(body.decode(errors="replace"), told_by=rank)
-        if (which, number) != (call, self._calls):
+        if (which, number) != (call, self.calls):
             theirs = _WORDS.get(which, str(which))
             raise _TreeError(
                 f"ranks make different calls: rank {rank} makes a {theirs} as its call {number:,}, "
-                f"and rank {self.rank} a {_WORDS[call]} as its call {self._calls:,}"
+                f"and rank {self.rank} a {_WORDS[call]} as its call {self.calls:,}"
             )
         return body
 
     def _send(self, rank: int, call: _Call, body: bytes) -> None:
-        channel, head = self._channels[rank], _HEAD.pack(call, self._calls, len(body))
+        channel, head = self._channels[rank], _HEAD.pack(call, self.calls, len(body))
         try:
             if len(body) <= _ROOM:
                 channel.send_bytes(head + body)
@@ -302,7 +310,7 @@ class RankTree:
     def _fail(self, why: str, told_by: int | None) -> None:
         """Tell the ranks around this one why the tree is of no use, and they tell theirs."""
         self._failure = why
-        head = _HEAD.pack(_Call.FAILED, self._calls, len(why.encode()))
+        head = _HEAD.pack(_Call.FAILED, self.calls, len(why.encode()))
         for rank, channel in self._channels.items():
             if rank != told_by:
                 with suppress(OSError):  # it has ended, or is told by its others

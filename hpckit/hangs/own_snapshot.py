@@ -38,6 +38,15 @@ OPERATIONS = frozenset(
     )
 )
 """Functions of torch.distributed that wait for other ranks."""
+_RANKS = "checkpointing.ranks"
+_OWN_CALLS = {
+    (f"{_RANKS}.rank_tree", "all_gather"): "all_gather",
+    (f"{_RANKS}.rank_tree", "broadcast"): "broadcast",
+    (f"{_RANKS}.lagged_agreement", "collect"): "all_reduce",
+    **{(f"{_RANKS}.rank_network", name): "send" for name in ("send", "send_content")},
+    **{(f"{_RANKS}.rank_network", name): "recv" for name in ("receive", "receive_content")},
+}
+"""The same of the ranks' own connections, by module and function, as torch calls them."""
 _TENSORS = ("tensor", "input_tensor", "input", "output_tensor", "output", "tensor_list")
 _ERRORS = (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 _NAMES = {
@@ -92,7 +101,7 @@ def _own_snapshot(is_second_look: bool) -> dict[str, Any]:
     try:
         found["call"] = _call_in(main_frame, c10d)
         entries = _entries(is_second_look)
-        found["groups"] = _groups(c10d, entries)
+        found["groups"] = [*_groups(c10d, entries), *_own_groups()][:MOST_GROUPS]
         found["pending"] = _pending(entries)
     except _ERRORS as error:  # another release of torch; the stacks are known nevertheless
         found["error"] = repr(error)[:MOST_CHARACTERS]
@@ -123,8 +132,34 @@ def _call_in(frame: FrameType | None, c10d: ModuleType) -> dict[str, Any] | None
                 "size": _size_of(values),
                 "peer": _peer_of(name, values),
             }
+        own = _OWN_CALLS.get((frame.f_globals.get("__name__", ""), name))
+        if own is not None:
+            return _own_call(own, frame.f_locals)
         frame = frame.f_back
     return None
+
+
+def _own_call(operation: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a call of the ranks' own connections."""
+    held = values["self"]
+    group = getattr(held, "_tree", held).name
+    return {"operation": operation, "group": group, "size": None, "peer": values.get("rank")}
+
+
+def _own_groups() -> list[dict[str, Any]]:
+    """Returns the trees of the ranks' own connections as process groups."""
+    module = sys.modules.get(f"{_RANKS}.rank_tree")
+    return [
+        {
+            "name": tree.name,
+            "description": "",
+            "ranks": compressed(range(tree.world_size)),
+            "entered": tree.calls,
+            "sequence": tree.calls,
+            "records": [],
+        }
+        for tree in (() if module is None else sorted(module.open_trees, key=lambda one: one.name))
+    ]
 
 
 def _name_of(group: Any, c10d: ModuleType) -> str:

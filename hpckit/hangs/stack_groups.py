@@ -17,7 +17,9 @@ from hpckit.hangs.hang_snapshot import (
 
 MOST_RANGES = 6
 """Ranges of ranks, or hosts, that a sentence names."""
-_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<|/hpckit/")
+_LIBRARY = re.compile(
+    r"/site-packages/|/dist-packages/|/lib/python3|^<|/hpckit/|/checkpointing/(?:ranks/|authent)"
+)
 _DISTRIBUTED = re.compile(r"/torch/distributed/(?!checkpoint/)")
 _WRAPPER = "/torch/distributed/c10d_logger.py"
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from checkpointing.ranks.rank_group import RankGroup
 from hpckit.hangs.culprit_search import HangCause
 from hpckit.hangs.own_snapshot import describe_worker
 from hpckit.ipc.heartbeat_table import HeartbeatTable, HeartbeatWriter, WorkerPhase
@@ -167,6 +168,27 @@ def store(it: Rank) -> None:
     dist.distributed_c10d._get_default_store().get("never")
 
 
+def exchange(it: Rank) -> None:
+    """The rank does not come to an exchange of hpckit itself, as in a restore."""
+    read_io(it)
+
+
+def pair(it: Rank) -> None:
+    """The rank does not send what another one of its node waits for, as in a restore."""
+    read_io(it)
+
+
+def talk(kind: str, it: Rank, ranks: RankGroup) -> None:
+    """Exchange as a restore does."""
+    if kind == "exchange":
+        ranks.all_gather(it.rank, ranks.control)
+    elif it.is_culprit:
+        for rank in {*range(WORLD)} - {it.rank}:
+            ranks.send("manifest", rank)
+    else:
+        ranks.receive(it.culprit)
+
+
 def cut(it: Rank) -> None:
     """The network between the ranks is cut."""
 
@@ -208,6 +230,8 @@ KINDS = {
         Kind(early, says=("early, hanging_ranks.py:", "Thread.join")),
         Kind(child, says=("its child process", "is stopped")),
         Kind(store, says=("store, hanging_ranks.py:",)),
+        Kind(exchange, says=("read_io, hanging_ranks.py:", "wait in all_gather #")),
+        Kind(pair, says=("read_io, hanging_ranks.py:", "recv with rank")),
     )
 }
 
@@ -227,6 +251,7 @@ def run_rank(rank: int, kind: str, culprit: int, tmp: Path, table: str, exchange
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=WORLD)
     groups = (dist.new_group(list(range(WORLD))), dist.new_group(list(range(WORLD))))
     it = Rank(rank, culprit, tmp, groups)
+    ranks = RankGroup() if kind in ("exchange", "pair") else None
     act = KINDS[kind].act if kind in KINDS else healthy
     for step in range(1, 1_000_000):
         if step > STEPS and kind == "cut":
@@ -236,6 +261,8 @@ def run_rank(rank: int, kind: str, culprit: int, tmp: Path, table: str, exchange
             act(it)
         elif step == STEPS:
             it.say("waits")
+        if ranks is not None:
+            talk(kind, it, ranks)
         is_odd = step == STEPS and it.is_culprit
         if not (is_odd and kind == "skipped"):
             dist.all_reduce(torch.ones(0 if is_odd and kind == "shapes" else 64))

@@ -12,9 +12,10 @@ from tests.faults.hang_drill import drill
 from tests.faults.hanging_ranks import KINDS, WORLD, can_cut
 from tests.forkserver import fork_server
 
-USUAL = ("skipped", "kernel_io", "slow")
-"""One by the collectives, one by what the kernel says, and one that is no hang."""
-ALL_ANSWER = ("skipped", "slow")
+USUAL = ("skipped", "exchange", "kernel_io", "slow")
+"""One by torch's collectives, one by those of hpckit, one by what the kernel says, and one that is
+no hang."""
+ALL_ANSWER = ("skipped", "exchange", "slow")
 """Kinds in which each rank answers, so that a busy machine may take as long as it does."""
 OTHERS = tuple(kind for kind in KINDS if kind not in USUAL)
 
