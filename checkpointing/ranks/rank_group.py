@@ -6,11 +6,11 @@ import copy
 import logging
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -31,7 +31,7 @@ STRUCTURE_TIMEOUT_S = 1800.0
 WAIT_WARNING_S = 60.0
 # Reasons of ranks in one message: thousands that read the same damaged file say the same.
 MOST_REASONS = 8
-_networks: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()
+_networks: weakref.WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of the networks that this process has made in each default process group."""
 
 
@@ -56,8 +56,29 @@ def _open_network() -> RankNetwork:
     world = dist.group.WORLD
     assert world is not None
     number = next(_networks.setdefault(world, count()))
-    store = default_store(f"hpckit/ranks/{number}")
+    store = GroupStore(world, f"hpckit/ranks/{number}")
     return RankNetwork(dist.get_rank(), dist.get_world_size(), store, TIMEOUT_S)
+
+
+class GroupStore:
+    """The store in which the ranks of the default process group have met. This object does not keep
+    it: a program may destroy the group and make another one, which would meet in the same store and
+    find there what the ranks of the first one have written."""
+
+    def __init__(self, group: dist.ProcessGroup, prefix: str) -> None:
+        self._group, self._prefix = weakref.ref(group), prefix
+
+    def set(self, key: str, value: str, /) -> None:
+        self._opened().set(key, value)
+
+    def get(self, key: str, /) -> bytes:
+        return self._opened().get(key)
+
+    def _opened(self) -> dist.Store:
+        group = self._group()
+        if group is None or group is not dist.group.WORLD:
+            raise RuntimeError("the process group in which the ranks have met was destroyed")
+        return default_store(self._prefix)
 
 
 class RankGroup:
