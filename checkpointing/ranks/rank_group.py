@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, OtherRankError, causes
-from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks.rank_network import MeetingStore, RankNetwork
 from checkpointing.ranks.rank_tree import RankTree
 from checkpointing.torch_internals import default_store
 
@@ -74,7 +74,7 @@ class GroupStore:
     def get(self, key: str, /) -> bytes:
         return self._opened().get(key)
 
-    def _opened(self) -> dist.Store:
+    def _opened(self) -> MeetingStore:
         group = self._group()
         if group is None or group is not dist.group.WORLD:
             raise RuntimeError("the process group in which the ranks have met was destroyed")
