@@ -52,6 +52,7 @@ class ChannelListener:
         self._socket, self._key_of, self._serve = sock, key_of, serve
         self._name, self._refuse, self._patience_s = name, refuse, patience_s
         self._unproven = threading.Semaphore(MOST_GREETED)
+        self._unproven_sockets: set[socket.socket] = set()
         self._channels: set[AuthenticatedChannel] = set()
         self._lock = threading.Lock()
         self._is_started = self._is_closed = False
@@ -76,9 +77,12 @@ class ChannelListener:
         """Close the sockets in a forked child, which has none of the threads; the connections of
         its parent go on."""
         self._socket.close()
+        for sock in self._unproven_sockets:
+            sock.close()
         for channel in self._channels:
             channel.forget()
-        self._channels, self._lock = set(), threading.Lock()
+        self._unproven_sockets, self._channels = set(), set()
+        self._lock = threading.Lock()
 
     def _accept(self) -> None:
         for number in itertools.count():
@@ -90,10 +94,11 @@ class ChannelListener:
                 logger.error("cannot accept a peer: %s", error)
                 time.sleep(_PAUSE_S)
                 continue
+            self._unproven_sockets.add(sock)
             if not self._unproven.acquire(timeout=self._patience_s):
                 logger.warning("too many open handshakes: %s is refused", where[0])
                 self._refuse()
-                sock.close()
+                self._drop(sock)
                 continue
             name = f"{self._name}-{number}"
             try:
@@ -103,7 +108,7 @@ class ChannelListener:
             except RuntimeError as error:  # the limit of threads of this user or machine
                 logger.error("cannot answer %s: %s", where[0], error)
                 self._unproven.release()
-                sock.close()
+                self._drop(sock)
                 time.sleep(_PAUSE_S)
         self._socket.close()
 
@@ -121,7 +126,7 @@ class ChannelListener:
         ) as error:  # no further thread can be started
             logger.warning("a connection from %s is refused: %s", where, error)
             self._refuse()
-            sock.close()
+            self._drop(sock)
             return
         finally:
             late.cancel()
@@ -129,6 +134,7 @@ class ChannelListener:
         with self._lock:
             self._channels.add(channel)
             is_closed = self._is_closed
+        self._unproven_sockets.discard(sock)
         is_kept = False
         try:
             is_kept = not is_closed and self._serve(channel, hello) is True
@@ -137,6 +143,10 @@ class ChannelListener:
                 channel.close()
             with self._lock:
                 self._channels.discard(channel)
+
+    def _drop(self, sock: socket.socket) -> None:
+        sock.close()
+        self._unproven_sockets.discard(sock)
 
 
 def _shut(sock: socket.socket) -> None:

@@ -6,16 +6,16 @@ import copy
 import logging
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError, OtherRankError, causes
-from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks.rank_network import MeetingStore, RankNetwork
 from checkpointing.ranks.rank_tree import RankTree
 from checkpointing.torch_internals import default_store
 
@@ -31,7 +31,7 @@ STRUCTURE_TIMEOUT_S = 1800.0
 WAIT_WARNING_S = 60.0
 # Reasons of ranks in one message: thousands that read the same damaged file say the same.
 MOST_REASONS = 8
-_networks: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()
+_networks: weakref.WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of the networks that this process has made in each default process group."""
 
 
@@ -58,7 +58,28 @@ def _open_network() -> RankNetwork:
     number = next(_networks.setdefault(world, count()))
     name = f"hpckit/ranks/{number}"
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    return RankNetwork(rank, world_size, default_store(name), TIMEOUT_S, name=name)
+    return RankNetwork(rank, world_size, GroupStore(world, name), TIMEOUT_S, name=name)
+
+
+class GroupStore:
+    """The store in which the ranks of the default process group have met. This object does not keep
+    it: a program may destroy the group and make another one, which would meet in the same store and
+    find there what the ranks of the first one have written."""
+
+    def __init__(self, group: dist.ProcessGroup, prefix: str) -> None:
+        self._group, self._prefix = weakref.ref(group), prefix
+
+    def set(self, key: str, value: str, /) -> None:
+        self._opened().set(key, value)
+
+    def get(self, key: str, /) -> bytes:
+        return self._opened().get(key)
+
+    def _opened(self) -> MeetingStore:
+        group = self._group()
+        if group is None or group is not dist.group.WORLD:
+            raise RuntimeError("the process group in which the ranks have met was destroyed")
+        return default_store(self._prefix)
 
 
 class RankGroup:

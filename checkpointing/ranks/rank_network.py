@@ -46,6 +46,8 @@ log = logging.getLogger("checkpointing")
 
 UNREACHABLE_S = 120.0
 """Seconds after which a rank that has published its address and does not answer there has ended."""
+HAS_ENDED = "another rank has ended: "
+"""How each message begins that names a rank that has ended."""
 _RETRY_S, _MOST_RETRY_S = 0.02, 1.0  # between two attempts to connect, at first and at most
 _PAIR = "pair"  # purpose of what two ranks send each other
 _SIZE = struct.Struct("<Q")
@@ -212,12 +214,19 @@ class RankNetwork:
             raise
 
     def _reason(self, rank: int, error: Exception) -> str:
+        guess = f"{HAS_ENDED}rank {rank} ({error})"
+        return self.reason(guess) if isinstance(error, ConnectionError) else self._failure or guess
+
+    def reason(self, guess: str) -> str:
         """Returns why the connection to a rank has ended. It may have ended because a third one
-        has, of which this rank learns soon."""
+        has, of which this rank learns soon; else it is as guessed."""
+
+        def is_known() -> bool:
+            return self._failure is not None or self._is_closed
+
         with self._changed:
-            if isinstance(error, ConnectionError):
-                self._changed.wait_for(lambda: self._failure is not None, _REASON_S)
-            return self._failure or f"another rank has ended: rank {rank} ({error})"
+            self._changed.wait_for(is_known, _REASON_S)
+            return self._failure or guess
 
     def fail(self, why: str, kept: Iterable[AuthenticatedChannel] = ()) -> None:
         """Have all present and later calls that wait for another rank raise OtherRankError.
@@ -302,7 +311,7 @@ class RankNetwork:
             except (ConnectionError, ServiceError) as error:
                 if time.monotonic() - begun_s > UNREACHABLE_S:
                     raise OtherRankError(
-                        f"another rank has ended: rank {rank} does not answer at {host} port "
+                        f"{HAS_ENDED}rank {rank} does not answer at {host} port "
                         f"{port}: {error}; if it has not ended, set {VARIABLE} on each node to an "
                         "address at which the others reach it"
                     ) from error

@@ -26,13 +26,16 @@ from typing import TypeVar
 
 from checkpointing.authenticated_channel import CHUNK, AuthenticatedChannel
 from checkpointing.errors import OtherRankError, ServiceError
-from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks.rank_network import HAS_ENDED, RankNetwork
 
 T = TypeVar("T")
 
 FAN_OUT = 32
 CLOSE_S = 5.0
 """Seconds that `close` waits for a collective that was begun and not waited for."""
+UNTAKEN_S = 120.0
+"""Seconds after which the end of a parent is noted although this rank has not yet taken what was
+broadcast before, such as an error of rank 0."""
 _TELL_S = 1.0  # seconds within which another rank takes the message that a rank has ended
 _MOST = 1 << 40  # bytes of a collective, to recognise what is no message of this class
 _HEAD = struct.Struct("<BQQ")  # call, number of the call, bytes of what follows
@@ -49,7 +52,11 @@ class _Call(IntEnum):
     FAILED = 9  # no call: the text says why the tree is of no use any more
 
 
-_WORDS = {_Call.GATHER: "gather", _Call.BROADCAST: "broadcast", _Call.MAX: "maximum"}
+_WORDS: dict[int, str] = {
+    _Call.GATHER: "gather",
+    _Call.BROADCAST: "broadcast",
+    _Call.MAX: "maximum",
+}
 
 Merge = Callable[[list[bytes]], bytes]
 
@@ -91,8 +98,12 @@ class RankTree:
         first = FAN_OUT * self.rank + 1
         self._children = range(min(first, self.world_size), min(first + FAN_OUT, self.world_size))
         self._channels: dict[int, AuthenticatedChannel] = {}
-        for rank in (*(() if self._parent is None else (self._parent,)), *self._children):
-            self._channels[rank] = network.connect(rank, purpose)
+        try:
+            for rank in (*(() if self._parent is None else (self._parent,)), *self._children):
+                self._channels[rank] = network.connect(rank, purpose)
+        except OtherRankError as error:
+            self._fail(str(error), None)
+            raise
         self._ranks = {channel.fileno(): rank for rank, channel in self._channels.items()}
         self._jobs: deque[Callable[[], None] | None] = deque()  # None: there are no more
         self._lock, self._is_over, self._pid = threading.Lock(), False, os.getpid()
@@ -173,12 +184,8 @@ class RankTree:
     # --- the thread ---
 
     def _work(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        for fd in self._ranks:
-            poll.register(fd, select.POLLRDHUP)
         try:
-            while (job := self._next(poll)) is not None:
+            while (job := self._next()) is not None:
                 job()
         finally:
             with self._lock:
@@ -188,15 +195,29 @@ class RankTree:
             for late in filter(None, self._jobs):
                 late()  # raises that
 
-    def _next(self, poll: select.poll) -> Callable[[], None] | None:
-        """Returns the next job. Notices meanwhile that another rank has ended."""
+    def _next(self) -> Callable[[], None] | None:
+        """Returns the next job. Notices meanwhile that another rank has ended. It looks at all
+        connections each time, as a call may have taken what came before the end of one."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        for fd in self._ranks if self._failure is None else ():
+            poll.register(fd, select.POLLRDHUP)
+        patience_s: float | None = None
         while not self._jobs:
-            for fd, _ in poll.poll():
+            ready = poll.poll(None if patience_s is None else patience_s * 1e3)
+            if not ready and self._parent is not None:
+                self._note_end(self._parent)
+                patience_s = None
+            for fd, _ in ready:
                 if fd == self._wake:
                     os.eventfd_read(fd)
+                    continue
+                poll.unregister(fd)
+                rank = self._ranks[fd]
+                if rank == self._parent and self._has_broadcast(rank):
+                    patience_s = UNTAKEN_S
                 else:
-                    poll.unregister(fd)
-                    self._note_end(self._ranks[fd])
+                    self._note_end(rank)
         return self._jobs.popleft()
 
     def _run(self, call: _Call, mine: bytes | None, merge: Merge | None) -> bytes:
@@ -219,10 +240,20 @@ class RankTree:
             for child in self._children:
                 self._send(child, call, whole)
         except _TreeError as error:
-            why = self._network.failure or str(error)
+            why = self._why(error)
             self._fail(why, error.told_by)
             raise OtherRankError(why) from error
+        except BaseException as error:  # such as of memory: the others would wait in vain
+            self._fail(f"rank {self.rank} has left the {_WORDS[call]}: {error!r}", None)
+            raise
         return whole
+
+    def _why(self, error: _TreeError) -> str:
+        """Returns why a call failed. If a rank has ended, the main tree is to tell all others which
+        one it was, before this rank raises that and may end as well."""
+        if not self._is_main and str(error).startswith(HAS_ENDED):
+            return self._network.reason(str(error))
+        return self._network.failure or str(error)
 
     def _receive(self, ranks: Iterable[int], call: _Call, until_s: float) -> dict[int, bytes]:
         """Returns what comes from each of these ranks for this call. Notices meanwhile that any
@@ -253,6 +284,17 @@ class RankTree:
 
     def _message(self, rank: int, call: _Call) -> bytes:
         """Returns what a rank has sent for this call."""
+        which, number, body = self._taken(rank)
+        if (which, number) != (call, self.calls):
+            theirs = _WORDS.get(which, str(which))
+            raise _TreeError(
+                f"ranks make different calls: rank {rank} makes a {theirs} as its call {number:,}, "
+                f"and rank {self.rank} a {_WORDS[call]} as its call {self.calls:,}"
+            )
+        return body
+
+    def _taken(self, rank: int) -> tuple[int, int, bytes]:
+        """Returns the next that a rank has sent: a call, its number, and what belongs to it."""
         channel = self._channels[rank]
         try:
             first = channel.receive_bytes()
@@ -263,16 +305,10 @@ class RankTree:
             if len(body) < size:
                 body = _rest(channel, body, size)
         except (ConnectionError, ServiceError, struct.error) as error:
-            raise _TreeError(f"another rank has ended: rank {rank} ({error})") from error
+            raise _TreeError(f"{HAS_ENDED}rank {rank} ({error})") from error
         if which == _Call.FAILED:
             raise _TreeError(body.decode(errors="replace"), told_by=rank)
-        if (which, number) != (call, self.calls):
-            theirs = _WORDS.get(which, str(which))
-            raise _TreeError(
-                f"ranks make different calls: rank {rank} makes a {theirs} as its call {number:,}, "
-                f"and rank {self.rank} a {_WORDS[call]} as its call {self.calls:,}"
-            )
-        return body
+        return which, number, body
 
     def _send(self, rank: int, call: _Call, body: bytes) -> None:
         channel, head = self._channels[rank], _HEAD.pack(call, self.calls, len(body))
@@ -290,22 +326,28 @@ class RankTree:
         """Whether the next thing that a rank has sent is why the tree is of no use."""
         return self._channels[rank].peek() == _Call.FAILED
 
+    def _has_broadcast(self, rank: int) -> bool:
+        return self._channels[rank].peek() == _Call.BROADCAST
+
     def _last_words(self, rank: int, error: Exception) -> _TreeError:
-        """Returns why a rank has closed its connection: what it has said, if it has."""
-        if self._has_failed(rank):
-            try:
-                self._message(rank, _Call.FAILED)
-            except _TreeError as told:
-                return told
-        return _TreeError(f"another rank has ended: rank {rank} ({error})")
+        """Returns why a rank has closed its connection: the last that it has said, if that says
+        why. Calls that it has begun before are of no use any more."""
+        channel = self._channels[rank]
+        with suppress(OSError):
+            channel.set_timeout(_TELL_S)
+        try:
+            while channel.peek() is not None:
+                self._taken(rank)
+        except _TreeError as last:
+            if last.told_by is not None:
+                return last
+        return _TreeError(f"{HAS_ENDED}rank {rank} ({error})")
 
     def _note_end(self, rank: int) -> None:
-        """Note that a connection has ended between two collectives, unless something has come
-        before that: the next collective takes it."""
-        first = self._channels[rank].peek()
-        if self._failure is None and first in (None, _Call.FAILED):
+        """Note that a connection has ended between two collectives."""
+        if self._failure is None:
             error = self._last_words(rank, ConnectionError("it has closed the connection"))
-            self._fail(self._network.failure or str(error), error.told_by)
+            self._fail(self._why(error), error.told_by)
 
     def _fail(self, why: str, told_by: int | None) -> None:
         """Tell the ranks around this one why the tree is of no use, and they tell theirs."""

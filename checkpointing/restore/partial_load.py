@@ -207,6 +207,8 @@ class _Loader:
         self._ranks.all_or_none(lambda: checkpoint.read_into(mine, StoreCopies([self._store])))
         self._manifests.close()
         broadcast_reads(self._ranks, groups, buffers)
+        # a rank that has all it needs must not leave while others send each other the rest
+        self._ranks.all_gather(None, self._ranks.control)
 
 
 def _compare(stored: StoredManifest, wants: StateRequirements, inventory: Inventory) -> LoadResult:

@@ -2,14 +2,18 @@
 played."""
 
 import errno
+import gc
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from checkpointing.errors import DamagedError, OtherRankError
-from checkpointing.ranks.rank_group import RankGroup, first_reasons
+from checkpointing.ranks.peer_address import LOOPBACK
+from checkpointing.ranks.rank_group import RankGroup, first_reasons, open_tree
 from checkpointing.ranks.rank_network import report_other_rank
 from tests.unit.checkpointing.lonely_ranks import Lonely
 
@@ -98,3 +102,22 @@ def test_alone_a_rank_has_its_own_thing() -> None:
     ranks = RankGroup()
     assert ranks.all_gather_alike("mine", pytest.fail, None) == ["mine"]
     assert ranks.gather_distinct("mine", pytest.fail, None) == ["mine"]
+
+
+def test_ranks_do_not_keep_the_store_of_a_group_that_was_destroyed() -> None:
+    """Another group at the same port would find there what the ranks of the first have written."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = int(free.getsockname()[1])
+    where = f"tcp://{LOOPBACK}:{port}"
+    dist.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    try:
+        tree = open_tree()
+    finally:
+        dist.destroy_process_group()
+    try:
+        gc.collect()
+        socket.create_server((LOOPBACK, port)).close()  # nobody else listens there any more
+        with pytest.raises(OtherRankError, match="destroyed"):
+            tree._network._read_key()
+    finally:
+        tree.close()

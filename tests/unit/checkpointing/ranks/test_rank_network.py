@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
+import stat
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +105,32 @@ def test_a_store_that_is_gone_is_another_rank_that_has_ended() -> None:
         RankNetwork(0, 2, Gone(), PATIENCE_S)
     with pytest.raises(OtherRankError, match="did not answer in time"):
         RankNetwork(1, 2, Gone(), PATIENCE_S)
+
+
+def test_a_forked_child_does_not_hold_a_connection_that_has_not_proved_itself(
+    meeting: Meeting,
+) -> None:
+    """Else another rank would not notice that the parent has ended."""
+    with socket.create_connection((meeting.host, meeting.port)) as stranger:
+        where, deadline_s = stranger.getsockname(), time.monotonic() + PATIENCE_S
+        while not (_is_held(where) and _is_greeting()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        if not (child := os.fork()):
+            os._exit(1 if _is_held(where) else 0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def _is_held(peer: object) -> bool:
+    """Whether this process has a descriptor of a connection to a peer."""
+    for fd in (int(one.name) for one in Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    if sock.getpeername() == peer:
+                        return True
+    return False
+
+
+def _is_greeting() -> bool:
+    return any(re.fullmatch(r"ranks-\d+", one.name) for one in threading.enumerate())

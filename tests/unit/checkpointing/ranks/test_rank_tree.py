@@ -17,6 +17,7 @@ from checkpointing.authenticated_channel import CHUNK
 from checkpointing.errors import OtherRankError
 from checkpointing.ranks import rank_network, rank_tree
 from checkpointing.ranks.lagged_agreement import LaggedMax, LaggedVote
+from checkpointing.ranks.rank_network import RankNetwork
 from checkpointing.ranks.rank_tree import RankTree
 from tests.unit.checkpointing.thread_ranks import PATIENCE_S, ThreadRanks, on_thread_ranks
 
@@ -35,12 +36,16 @@ def raised(do: Callable[[], object]) -> str:
     return ""
 
 
-def await_failure(tree: RankTree) -> str:
+def until(holds: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
-    while tree.failure is None:
+    while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    return tree.failure
+
+
+def await_failure(tree: RankTree) -> str:
+    until(lambda: tree.failure is not None)
+    return str(tree.failure)
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -179,9 +184,102 @@ def test_what_rank_0_has_sent_before_it_ended_is_received() -> None:
             closed.set()
             return b"the last"
         assert closed.wait(PATIENCE_S)
-        return tree.broadcast(None)
+        found = tree.broadcast(None)
+        assert "rank 0 " in await_failure(tree)
+        return found
 
     assert on_thread_ranks(3, one) == [b"the last"] * 3
+
+
+def test_a_rank_that_has_ended_behind_what_nobody_takes_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as a vote of the step in which it was killed, which the others do not reach."""
+    monkeypatch.setattr(rank_tree, "CLOSE_S", 0.0)
+    come = threading.Event()
+
+    def one(ranks: ThreadRanks) -> str:
+        tree = tree_of(ranks)
+        if ranks.rank == 2:
+            tree.begin_max(1)
+            assert come.wait(PATIENCE_S)
+            ranks.close()
+            return ""
+        if ranks.rank == 0:
+            until(lambda: tree._channels[2].peek() is not None)
+            come.set()
+        return raised(lambda: ranks.receive(2))
+
+    answers = on_thread_ranks(3, one)
+    assert ["has ended: rank 2 " in told for told in answers] == [True, True, False]
+
+
+def test_a_broadcast_that_is_not_taken_hides_the_end_of_rank_0_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rank_tree, "UNTAKEN_S", 0.05)
+
+    def one(ranks: ThreadRanks) -> str:
+        tree = tree_of(ranks)
+        if ranks.rank == 0:
+            tree.broadcast(b"not taken")
+            ranks.close()
+            return ""
+        return await_failure(tree)
+
+    assert ["rank 0 " in told for told in on_thread_ranks(3, one)] == [False, True, True]
+
+
+def test_a_tree_that_is_not_the_main_one_waits_until_all_are_told_who_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else this rank might end before, and be taken for the one that has ended first."""
+    asked, waits = threading.Event(), RankNetwork.reason
+
+    def reason(network: RankNetwork, guess: str) -> str:
+        asked.set()
+        return waits(network, guess)
+
+    monkeypatch.setattr(rank_network, "_REASON_S", PATIENCE_S)
+    monkeypatch.setattr(RankNetwork, "reason", reason)
+
+    def one(ranks: ThreadRanks) -> str:
+        tree = ranks.structures
+        assert tree is not None
+        assert ranks._network is not None
+        if ranks.rank == 1:
+            tree._channels[0].hang_up()
+            return ""
+        found = tree.begin_max(0)
+        assert asked.wait(PATIENCE_S)
+        assert not found.done()
+        ranks._network.fail("another rank has ended: rank 5")
+        return raised(lambda: found.result(PATIENCE_S))
+
+    assert "rank 5" in on_thread_ranks(2, one)[0]
+
+
+def test_a_rank_that_fails_in_a_call_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    largest = rank_tree._largest
+
+    def without_memory(parts: list[bytes]) -> bytes:
+        if len(parts) > 1:
+            raise MemoryError("no room")
+        return largest(parts)
+
+    monkeypatch.setattr(rank_tree, "_largest", without_memory)
+
+    def one(ranks: ThreadRanks) -> str:
+        found = tree_of(ranks).begin_max(0)
+        if ranks.rank == 0:
+            with pytest.raises(MemoryError):
+                found.result(PATIENCE_S)
+            return ""
+        return raised(lambda: found.result(PATIENCE_S))
+
+    assert "rank 0 has left the maximum: MemoryError" in on_thread_ranks(2, one)[1]
 
 
 def test_ranks_that_make_different_calls_are_told() -> None:
