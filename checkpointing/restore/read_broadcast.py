@@ -81,7 +81,7 @@ def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> N
 
 def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
     """Send a message along the tree, from rank to rank."""
-    content = memoryview(as_bytes(message))
+    content = as_bytes(message)
     if place.parent is not None:
         ranks.receive_content(content, place.parent)
     for child in place.children:
