@@ -167,6 +167,18 @@ class AuthenticatedChannel:
         for name, value in options.items():
             self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def send_long(self, body: bytes) -> None:
+        """Send bytes of any number, which the other side knows. Raises as `send`."""
+        for at in range(0, len(body), CHUNK):
+            self.send_bytes(memoryview(body)[at : at + CHUNK])
+
+    def receive_long(self, size: int) -> bytes:
+        """Return the next `size` bytes that were sent by `send_long`. Raises as `receive`."""
+        body = bytearray()
+        while len(body) < size:
+            body += self.receive_bytes()
+        return bytes(body)
+
     def peek(self) -> int | None:
         """Return the first byte of the next bytes that were sent, not checked yet, without waiting
         and without receiving them; None: they have not arrived, or the connection has ended."""

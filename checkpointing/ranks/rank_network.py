@@ -167,16 +167,12 @@ class RankNetwork:
         """
         with self._broken_off(rank) as channel:
             channel.send_bytes(_SIZE.pack(len(body)))
-            for at in range(0, len(body), CHUNK):
-                channel.send_bytes(memoryview(body)[at : at + CHUNK])
+            channel.send_long(body)
 
     def receive(self, rank: int) -> bytes:
         """Returns the bytes that another rank sends. Raises as `send`."""
         with self._broken_off(rank) as channel:
-            size, body = self._size(channel), bytearray()
-            while len(body) < size:
-                body += channel.receive_bytes()
-        return bytes(body)
+            return channel.receive_long(self._size(channel))
 
     def send_content(self, rank: int, body: memoryview) -> None:
         """Send the content of tensors to another rank, which knows its size. Damage is detected; it

@@ -302,8 +302,8 @@ class RankTree:
             body = bytes(first[_HEAD.size :])
             if size > _MOST or len(body) > size:
                 raise ServiceError(f"a message of {size} bytes")
-            if len(body) < size:
-                body = _rest(channel, body, size)
+            if len(body) < size:  # it is too long for the frame of the head
+                body = channel.receive_long(size)
         except (ConnectionError, ServiceError, struct.error) as error:
             raise _TreeError(f"{HAS_ENDED}rank {rank} ({error})") from error
         if which == _Call.FAILED:
@@ -317,8 +317,7 @@ class RankTree:
                 channel.send_bytes(head + body)
                 return
             channel.send_bytes(head)
-            for at in range(0, len(body), CHUNK):
-                channel.send_bytes(memoryview(body)[at : at + CHUNK])
+            channel.send_long(body)
         except ConnectionError as error:
             raise self._last_words(rank, error) from error
 
@@ -373,15 +372,6 @@ class _TreeError(Exception):
     def __init__(self, why: str, told_by: int | None = None) -> None:
         super().__init__(why)
         self.told_by = told_by
-
-
-def _rest(channel: AuthenticatedChannel, begun: bytes, size: int) -> bytes:
-    """Returns a message of which only the beginning has come."""
-    body = bytearray(begun)
-    while len(body) < size:
-        part = channel.receive_bytes()
-        body += part
-    return bytes(body)
 
 
 def _items(whole: bytes, world_size: int) -> list[bytes | None]:

@@ -408,5 +408,5 @@ def test_one_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) ->
             return raised(partial(network.connect, 0, "more"))
 
     told = on_thread_ranks(2, one)[1]
-    assert "rank 0 does not answer at 127.0.0.1 port" in told or "rank 0 does not answer" in told
+    assert "rank 0 does not answer at " in told
     assert "HPCKIT_PEER_ADDRESS" in told
