@@ -87,11 +87,10 @@ demo: $(VENV)/ready-run
 
 # Many tests are of several processes themselves, and many wait for servers and Slurm: one worker has
 # the tests that compute, while there are any; see tests/scheduling.py.
-# Thousands of processes import the project: not from source each time, whatever the environment says.
 WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 5 }')
 
 test: setup services
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
 		$(PYTEST_ARGS)
 
 # The unit tests of the folders in which something differs from the last commit, or from REF.
@@ -119,7 +118,7 @@ test-torch: services
 			torch==$(TORCH_BUILD) --editable '.[dev]'; }
 	@$(BUILD)/bin/pip --disable-pip-version-check install --quiet --no-deps --editable .
 	@touch $(BUILD)/ready
-	PYTHONDONTWRITEBYTECODE= $(BUILD)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope \
+	$(BUILD)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope \
 		--no-loadscope-reorder $(PYTEST_ARGS) $(BUILD_TESTS)
 
 # Another release of Slurm than this machine's, 24.11 or 26.05, unpacked from Debian's packages into
@@ -137,7 +136,7 @@ SLURM_TESTS := $(addprefix tests/cluster/,test_configuration.py test_site_kinds.
 	test_elastic.py::test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on)
 
 test-slurm: setup services
-	PYTHONDONTWRITEBYTECODE= HPCKIT_TEST_SLURM=$(SLURM) $(BIN)/python -m pytest --numprocesses 2 \
+	HPCKIT_TEST_SLURM=$(SLURM) $(BIN)/python -m pytest --numprocesses 2 \
 		--dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) $(SLURM_TESTS)
 
 # FRESH="--release trixie --user root" makes one machine only; python3 -m tests.fresh --help tells more.

@@ -96,7 +96,7 @@ chmod +x "$environment/bin/hpckit"
 
 status=0
 said=$(mktemp)
-PYTHONPATH=$PWD PYTHONDONTWRITEBYTECODE='' "$environment/bin/python" -m pytest -q "${tests[@]}" "$@" |
+PYTHONPATH=$PWD "$environment/bin/python" -m pytest -q "${tests[@]}" "$@" |
     tee "$said" || status=$?
 echo "torch $torch, Python $("$environment/bin/python" -V | cut -d' ' -f2): $(tail -n 1 "$said")"
 rm -f "$said"

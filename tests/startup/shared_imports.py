@@ -348,11 +348,16 @@ def _differences(
     """In what a process differs from this one, so that it cannot have a fork of it."""
     theirs = order.content["likeness"]
     found = [
-        name
+        f"variables ({_differing(theirs[name], value)})" if name == "variables" else name
         for name, value in own.items()
         if theirs[name] != value and not can_enter(name, theirs[name], value)
     ]
     return found + ["code"] * (not _is_same_code(order.root, modules))
+
+
+def _differing(theirs: dict[str, str], own: dict[str, str]) -> str:
+    """The names of the variables that have different values, or that one of the two has not."""
+    return " ".join(sorted({name for name, _ in theirs.items() ^ own.items()}))
 
 
 _same: set[tuple[str, int]] = set()

@@ -19,6 +19,7 @@ import pytest
 from hpckit.agent.workers import forkserver_client
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import SERVER, torchrun_variables
+from hpckit.slurm.environment import environment_for
 from hpckit.system.child_processes import kill_all, strays
 from tests.forkserver import WITH_IMPORTS
 from tests.startup import shared_imports
@@ -47,7 +48,8 @@ class Server:
 
     def __init__(self, run: Path, **variables: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.env = os.environ | {"PYTHONSAFEPATH": "1", "HPCKIT_RUN": str(run)} | variables
+        of_step = environment_for("step", os.environ)  # as an agent has it
+        self.env = of_step | {"PYTHONSAFEPATH": "1", "HPCKIT_RUN": str(run)} | variables
         self.process = start_server(self.env, theirs, (signal.SIGTERM,), threads=1, at_once=True)
         theirs.close()
         self.agent = ForkServerClient(self._control, (signal.SIGTERM,))
@@ -129,7 +131,10 @@ def test_a_fork_server_of_another_environment_or_code_gets_no_fork(tmp_path: Pat
             return shared_imports._differences(order, own, modules)
 
     assert differences() == []
-    assert differences(variables={"TORCH_LOGS": "+all"}) == ["variables"]
+    variables = own["variables"]
+    more = {**variables, "TORCH_LOGS": "+all", "LD_PRELOAD": "x.so"}
+    assert differences(variables=more) == ["variables (LD_PRELOAD TORCH_LOGS)"]
+    assert differences(variables={}) == [f"variables ({' '.join(sorted(variables))})"]
     others = {**own["namespaces"], "user": "user:[1]"}
     assert differences(namespaces=others, cgroups={"memory": "/nowhere"}) == [
         "namespaces",
