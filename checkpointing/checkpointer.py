@@ -128,7 +128,7 @@ class Checkpointer:
             )
             self._events, self._options = events, configuration
             self._dropped = when_dropped(
-                self, partial(_release_abandoned, self._shipper, self._client, store)
+                self, partial(_release_abandoned, ranks, self._shipper, self._client, store)
             )
             undo.pop_all()
 
@@ -316,7 +316,7 @@ class Checkpointer:
         elif not self._closed:
             self._closed = True
             self._dropped.detach()
-            _hand_over(self._shipper, self._client, self._store)
+            _hand_over(self._ranks, self._shipper, self._client, self._store)
 
     def _close_client(self) -> None:
         self._client.close(goodbye=not self._saves.may_hold_unsaved)
@@ -331,14 +331,19 @@ class Checkpointer:
             )
 
 
-def _release_abandoned(shipper: SnapshotShipper, client: ServiceClient, store: Store) -> None:
+def _release_abandoned(
+    ranks: RankGroup, shipper: SnapshotShipper, client: ServiceClient, store: Store
+) -> None:
     """Release a Checkpointer that was never closed."""
     logger.warning("a Checkpointer was discarded without close(): its staged snapshots are saved")
-    _hand_over(shipper, client, store)
+    _hand_over(ranks, shipper, client, store)
 
 
-def _hand_over(shipper: SnapshotShipper, client: ServiceClient, store: Store) -> None:
+def _hand_over(
+    ranks: RankGroup, shipper: SnapshotShipper, client: ServiceClient, store: Store
+) -> None:
     """Hand over the snapshot that is being copied, and release everything else."""
+    ranks.close()  # first, so that ranks which wait for this one learn that it has left
     shipper.settle()
     client.close(goodbye=False)
     shipper.close()

@@ -58,7 +58,10 @@ def _open_network() -> RankNetwork:
     number = next(_networks.setdefault(world, count()))
     name = f"hpckit/ranks/{number}"
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    return RankNetwork(rank, world_size, GroupStore(world, name), TIMEOUT_S, name=name)
+    store = GroupStore(world, name)
+    return RankNetwork(
+        rank, world_size, store, TIMEOUT_S, name=name, is_current=store.is_of_this_group
+    )
 
 
 class GroupStore:
@@ -75,9 +78,14 @@ class GroupStore:
     def get(self, key: str, /) -> bytes:
         return self._opened().get(key)
 
-    def _opened(self) -> MeetingStore:
+    def is_of_this_group(self) -> bool:
+        """Whether the group was not destroyed. If it was, ranks of a group that was made after it
+        may find in the same store where the ranks of the first one listen."""
         group = self._group()
-        if group is None or group is not dist.group.WORLD:
+        return group is not None and group is dist.group.WORLD
+
+    def _opened(self) -> MeetingStore:
+        if not self.is_of_this_group():
             raise RuntimeError("the process group in which the ranks have met was destroyed")
         return default_store(self._prefix)
 

@@ -18,7 +18,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -95,13 +95,16 @@ class RankNetwork:
         timeout_s: float,
         *,
         name: str = "ranks",
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """Listen, and publish the address. The constructor waits for rank 0.
 
         Args:
-            store: where the ranks of this network have met; no other network uses it.
+            store: where the ranks of this network have met; no other open network uses it while
+                `is_current`.
             timeout_s: seconds that this rank waits for another one.
             name: what reports of hangs call the network, the same on all ranks.
+            is_current: whether ranks may still connect; called by any thread.
 
         Raises:
             OtherRankError: rank 0 has ended, or did not come in time.
@@ -109,7 +112,7 @@ class RankNetwork:
         """
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self.name = name
-        self._store = store
+        self._store, self._is_current = store, is_current
         self._channels: dict[tuple[int, str], AuthenticatedChannel] = {}
         self._changed = threading.Condition()
         self._failure: str | None = None
@@ -341,6 +344,8 @@ class RankNetwork:
         return os.environ.get("MASTER_ADDR", LOOPBACK), there.port
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
+        if not self._is_current():  # a later network, whose key is not there yet, is meant
+            return None
         if hello.generation != self._id:
             self._read_key()
         is_mine = hello.generation == self._id and hello.to == self.rank

@@ -1,21 +1,28 @@
-"""Processes that are killed: all other ranks learn which one it was, wherever they wait."""
+"""Ranks that are killed, or leave by an exception: all others learn which one it was, wherever they
+wait."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from checkpointing import Checkpointer, SaveError
 from checkpointing.errors import OtherRankError
 from checkpointing.ranks import rank_tree
 from checkpointing.ranks.rank_group import RankGroup
 from tests.forkserver import fork_server
-from tests.integration.rank_worlds import JOIN_S
+from tests.integration.rank_worlds import JOIN_S, run_world
 
 RANKS = 7
 OVER = "over"  # a file beside the meeting
@@ -68,3 +75,45 @@ def test_all_others_learn_which_rank_was_killed(tmp_path: Path, killed: int, wai
         (tmp_path / OVER).touch()
         for process in ranks:
             process.kill()
+
+
+def leave(rank: int, tmp: Path, how: str) -> str:
+    """Rank 1 leaves its Checkpointer and goes on. Returns what rank 0 is told, or the threads of
+    connections that rank 1 still has."""
+    told, state = tmp / "told", {"w": torch.ones(3)}
+    ckpt = Checkpointer(tmp / "store", run="r")
+    ckpt.save(1, state)
+    if rank == 0:
+        with pytest.raises(SaveError) as caught:
+            ckpt.wait()
+        told.touch()
+        return str(caught.value)
+    if how == "forgotten":
+        del ckpt
+    else:
+        with pytest.raises(KeyError), ckpt:
+            raise KeyError(how)
+    until(told.exists)
+    until(lambda: not left_threads())
+    return ""
+
+
+def left_threads() -> list[str]:
+    gc.collect()
+    return [one.name for one in threading.enumerate() if one.name.startswith("ranks")]
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + JOIN_S / 2
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["raised", "forgotten"])
+def test_a_rank_that_leaves_its_checkpointer_and_goes_on_leaves_nobody_waiting(
+    tmp_path: Path, how: str
+) -> None:
+    told, nothing = run_world(2, partial(leave, how=how), tmp_path)
+    assert "another rank has ended: rank 1 " in told
+    assert nothing == ""

@@ -77,11 +77,16 @@ def test_the_key_is_in_no_error(meeting: Meeting) -> None:
         assert meeting.key.hex() not in text
 
 
-def test_ranks_find_each_other_where_a_job_before_has_left_its_addresses() -> None:
-    """As with torchrun, which may keep its store over a restart."""
-    store = meeting_store()
-    before = [RankNetwork(rank, 2, store, PATIENCE_S) for rank in range(2)]
-    for network in before:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_ranks_find_each_other_where_others_before_have_left_their_addresses(is_open: bool) -> None:
+    """As with torchrun, which keeps its store over a restart, or if a process group is destroyed
+    and made again while a network of the first one is open."""
+    store, is_current = meeting_store(), True
+    before = [
+        RankNetwork(rank, 2, store, PATIENCE_S, is_current=lambda: is_current) for rank in range(2)
+    ]
+    is_current = False
+    for network in before if not is_open else ():
         network.close()
     high = RankNetwork(1, 2, store, PATIENCE_S)  # it reads the key of the job before
     thread = threading.Thread(target=high.send, args=(0, b"new"))
@@ -89,7 +94,8 @@ def test_ranks_find_each_other_where_a_job_before_has_left_its_addresses() -> No
     low = RankNetwork(0, 2, store, PATIENCE_S)
     assert low.receive(1) == b"new"
     thread.join()
-    for network in (low, high):
+    assert before[0].failure is None
+    for network in (low, high, *before):
         network.close()
 
 
