@@ -49,6 +49,21 @@ def test_files_and_links_of_a_page_are_there(page: Path) -> None:
     assert missing == []
 
 
+def test_a_guarantee_names_its_own_tests() -> None:
+    """Not those of the row before it, as another row may come between the two."""
+    text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:2] == "| "]
+    wrong = [claim for claim, *where in rows[2:] if not _names_tests(" ".join(where))]
+    wrong += [claim for claim, *_ in rows if claim.startswith("The same")]
+    assert len(rows) > 50
+    assert wrong == []
+
+
+def _names_tests(text: str) -> bool:
+    names = re.findall(r"`([^`]+)`", text)
+    return any(name.startswith("make ") or (ROOT / name).exists() for name in names)
+
+
 def test_the_site_has_every_page_once() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     assert sorted(_leaves(nav)) == sorted(map(named, PAGES))
