@@ -90,7 +90,7 @@ def export(
         ):
             checkpoint = Checkpoint(at.store, chosen.found.stored)
             try:
-                paths = _export(format_, checkpoint, place, to, items, shard_bytes, on_bytes)
+                paths = _export(format_, checkpoint, at, to, items, shard_bytes, on_bytes)
             except DamagedError as error:
                 raise DamagedError(
                     f"nothing was exported: {error}; `hpckit ckpt verify {place} {chosen.save.id}` "
@@ -170,7 +170,7 @@ def import_(
 def _export(
     format_: ExportFormat,
     checkpoint: Checkpoint,
-    place: str,
+    at: StoreLocation,
     to: Path,
     items: Sequence[str],
     shard_bytes: int,
@@ -179,11 +179,11 @@ def _export(
     if format_ is ExportFormat.huggingface:
         from hpckit.cli.model_export.huggingface_export import export_huggingface
 
-        return export_huggingface(checkpoint, place, to, items[0], shard_bytes, on_bytes)
+        return export_huggingface(checkpoint, at.text, to, items[0], shard_bytes, on_bytes)
     if format_ is ExportFormat.peft:
         from hpckit.cli.model_export.peft_export import export_peft
 
-        return export_peft(checkpoint, place, to, items[0], on_bytes)
+        return export_peft(checkpoint, at.text, to, items[0], on_bytes)
     if format_ is ExportFormat.safetensors:
         from checkpointing.interop.safetensors.model_files import export_safetensors
 
