@@ -148,7 +148,7 @@ class SharedWeights:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"there are no weights {self._name!r} in {self._folder.parent}: start `hpckit ckpt "
-                f"follow PLACE --into shm:{self._name}` on this node; wait() waits for its first step"
+                f"follow PLACE --into shm:{self._name}` on this node; wait() waits for a step"
             ) from error
         while True:
             try:
