@@ -153,6 +153,7 @@ def import_(
     out = CommandOutput(json)
     if not source.exists():
         raise CommandUsageError(f"{source} does not exist: nothing to import")
+    _require_kind(source, format_)
     with opened(place, run, create=create, may_be_new=True) as at:
         name = _target_run(at)
         for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
@@ -226,6 +227,20 @@ def _import(
         )
     except ValueError as error:
         raise CommandUsageError(f"{source} cannot be imported: {error}") from error
+
+
+def _require_kind(source: Path, format_: ImportFormat) -> None:
+    """Raise CommandUsageError if `source` is a file and the format a folder, or the reverse."""
+    if format_ is ImportFormat.torch and source.is_dir():
+        raise CommandUsageError(
+            f"{source} is a folder, and torch.save writes a file; --format dcp imports a folder of "
+            "torch.distributed.checkpoint, --format safetensors one of safetensors files"
+        )
+    if format_ is ImportFormat.dcp and not source.is_dir():
+        raise CommandUsageError(
+            f"{source} is a file, and torch.distributed.checkpoint writes a folder; --format torch "
+            "imports a file of torch.save, --format safetensors one of safetensors"
+        )
 
 
 def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:
