@@ -28,8 +28,8 @@ from tests.startup.shared_imports import SharedImports
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Thousands of processes import the project: not from source each time, whatever the environment says.
-# Processes of jobs do not have this variable, and share imports with those that are like them
+# Thousands of processes import the project: not from source each time, whatever the environment
+# says. Processes of jobs do not have this variable, and share imports with those like them
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Servers of S3 are those of the tests, whatever a person or a site has set for others. And each

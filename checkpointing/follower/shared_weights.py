@@ -132,7 +132,7 @@ class SharedWeights:
         Raises:
             ValueError: `name` is not a valid name.
         """
-        self._folder = folder_of(name, Path(memory))
+        self._name, self._folder = name, folder_of(name, Path(memory))
 
     def latest(self) -> SharedStep:
         """Return the newest step. It stays as it is for as long as it, or a view of it, is kept.
@@ -142,8 +142,14 @@ class SharedWeights:
             PermissionError: they are another user's.
             DamagedError, FormatError: they cannot be read.
         """
-        check_owner(self._folder)
-        current, tries = read_current(self._folder), 0
+        try:
+            check_owner(self._folder)
+            current, tries = read_current(self._folder), 0
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"there are no weights {self._name!r} in {self._folder.parent}: start `hpckit ckpt "
+                f"follow PLACE --into shm:{self._name}` on this node; wait() waits for a step"
+            ) from error
         while True:
             try:
                 found = SharedStep(self._folder / current.file, current)

@@ -19,6 +19,7 @@ from data.index.manifest_summary import NAME as NAME
 from data.index.shard.known_shard_index import KnownShard, find
 from data.index.shard.shard_index import IntArray, ShardIndex
 from data.index.shard.shard_scan import shard_index
+from data.index.shard_patterns import tars_of
 from data.index.shard_urls import ShardUrls
 from data.index.tar.tar_walk import Read
 from data.source.address import masked, split_query
@@ -177,11 +178,25 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
     try:
         content = column_container.load_mapped(path, KIND)
     except FileNotFoundError as error:
-        hint = f"create it with `hpckit data index {path.parent}`"
-        raise NoIndexError(path, f"does not exist; {hint}") from error
+        raise NoIndexError(path, _how_to_get(path)) from error
     except OSError as error:
         raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
     return Manifest(content, f"{path.parent}/", path)
+
+
+def _how_to_get(path: Path) -> str:
+    """Return what is missing at the path of a manifest that does not exist, and what to do."""
+    if path.name == NAME and path.parent.is_dir():
+        if tars_of(path.parent):
+            return f"does not exist; create it with `hpckit data index {path.parent}`"
+        return (
+            f"does not exist, and the folder has no tar; `hpckit data pack {path.parent} SHARDS` "
+            "makes shards of its files"
+        )
+    return (
+        "does not exist; give a folder of tars, a pattern such as 'train-{000..127}.tar', or an "
+        "index, which `hpckit data index SHARDS --out INDEX` makes"
+    )
 
 
 def _stat(url: str, source: ObjectSource | None) -> tuple[int, str | None]:

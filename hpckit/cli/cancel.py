@@ -31,7 +31,7 @@ def cancel(
         out, it = CommandOutput(json), read_overview(submitted_run(run), Queue())
         if not it.is_alive:
             out.document({"cancelled": False, **it.record()})
-            out.line(f"{it.run.name} is {it.word}; there is nothing to cancel")
+            out.line(f"{it.run.name} {it.condition}; there is nothing to cancel")
             return
         try:
             after = cancel_run(it, saves=save, within_s=timeout, say=out.note)

@@ -80,6 +80,7 @@ def serve(
         out, catalog = CommandOutput(False), _catalog(runs or [ROOT], is_default=not runs)
         try:
             if export is not None:
+                _refuse_options_of_a_server(host, port, token_file)
                 _export(catalog, export, out)
             else:
                 _serve(catalog, host, port, token_file, every, out)
@@ -104,6 +105,14 @@ def _catalog(paths: Sequence[Path], *, is_default: bool) -> RunCatalog:
         else:
             found.append(submitted_run(path))
     return RunCatalog(found, roots)
+
+
+def _refuse_options_of_a_server(host: str, port: int, token_file: Path | None) -> None:
+    given = {"--host": host != HOST, "--port": port != 0, "--token-file": token_file is not None}
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise CommandError(
+            f"{' and '.join(names)}: --export writes files and serves nothing; leave out either"
+        )
 
 
 def _export(catalog: RunCatalog, folder: Path, out: CommandOutput) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from hpckit.config.spec import ParallelSpec, RunSpec
+from hpckit.text.quantities import count
 
 REST = -1
 """The degree that stands for all ranks which remain after the other degrees."""
@@ -73,7 +74,11 @@ def degrees(parallel: ParallelSpec, world: int) -> ParallelDegrees:
             f"only one degree may be {REST} (all remaining ranks); got {' and '.join(rest)}"
         )
     if rest and world % fixed:
-        raise ValueError(f"{world} ranks cannot be divided by {shown} to compute {rest[0]}")
+        divisor = _product(given) if fixed in given.values() else shown
+        raise ValueError(
+            f"{count(world, 'rank')} cannot be divided by {divisor}, so parallel.{rest[0]}={REST} "
+            "has no value"
+        )
     if not rest and fixed != world:
         raise ValueError(
             f"{shown} ranks, but there are {world}; {REST} for one degree takes all remaining ranks"

@@ -120,7 +120,7 @@ def plan_drill(
         DrillError: it cannot be injected into this run now.
     """
     if it.state is not RunState.RUNNING:
-        raise DrillError(f"{it.run.name} is {it.word}: a drill requires a run that is training")
+        raise DrillError(f"{it.run.name} {it.condition}: a drill requires a run that is training")
     if it.spec is None:
         raise DrillError(f"{it.run.name}: {it.problem}")
     if kind in OF_WORKLOAD and it.spec.entry != WORKLOAD:

@@ -66,6 +66,13 @@ class Overview:
         return str(self.verdict["kind"]) if self.is_ended and self.verdict else str(self.state)
 
     @property
+    def condition(self) -> str:
+        """Return the state as the rest of a sentence about the run: "is running", "is done", "has
+        ended (crash)"."""
+        is_participle = not self.is_ended or self.word in ("done", "stopped", "preempted")
+        return f"is {self.word}" if is_participle else f"has ended ({self.word})"
+
+    @property
     def is_ended(self) -> bool:
         return self.state is RunState.ENDED
 

@@ -241,8 +241,9 @@ def error_place(it: Overview) -> str | None:
 
 
 def _of_budget(budget: RetryBudget) -> str:
+    in_a_row = " in a row" if budget.used > 1 else ""
     return (
-        f"failed {times(budget.used)} in a row without a new checkpoint; "
+        f"failed {times(budget.used)}{in_a_row} without a new checkpoint; "
         f"{budget.key}={budget.allowed} retries are allowed"
     )
 

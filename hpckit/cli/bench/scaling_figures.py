@@ -219,12 +219,18 @@ def explain(model: str, found: Mapping[str, Sequence[ScalingPoint]]) -> str | No
         return text
     rate = one.gradient_bytes / waits_s
     text += f", for {decimal(one.gradient_bytes)} of gradients ({decimal(rate, 'B/s')})"
-    best = max(_rates_on(one.world, found), default=rate)
+    rates = list(_rates_on(one.world, found))
+    best = max(rates, default=rate)
     if rate < LATE * best:
         return (
             f"{text}; another model moves {best / rate:.1f} times as many bytes per second on the "
             "same ranks, so this one waits for ranks that are late and for the start of "
             "collectives, not for the links: give each rank more work (train.micro_batch)"
+        )
+    if len(rates) == 1:
+        return (
+            f"{text}; measure a model of another size, too (--models): its rate on the same ranks "
+            "shows whether the links are the limit, or ranks that are late"
         )
     return (
         f"{text}, which is the fastest of the measured models on these ranks, so the links, or the "

@@ -90,7 +90,7 @@ def export(
         ):
             checkpoint = Checkpoint(at.store, chosen.found.stored)
             try:
-                paths = _export(format_, checkpoint, place, to, items, shard_bytes, on_bytes)
+                paths = _export(format_, checkpoint, at, to, items, shard_bytes, on_bytes)
             except DamagedError as error:
                 raise DamagedError(
                     f"nothing was exported: {error}; `hpckit ckpt verify {place} {chosen.save.id}` "
@@ -153,6 +153,7 @@ def import_(
     out = CommandOutput(json)
     if not source.exists():
         raise CommandUsageError(f"{source} does not exist: nothing to import")
+    _require_kind(source, format_)
     with opened(place, run, create=create, may_be_new=True) as at:
         name = _target_run(at)
         for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
@@ -170,7 +171,7 @@ def import_(
 def _export(
     format_: ExportFormat,
     checkpoint: Checkpoint,
-    place: str,
+    at: StoreLocation,
     to: Path,
     items: Sequence[str],
     shard_bytes: int,
@@ -179,11 +180,11 @@ def _export(
     if format_ is ExportFormat.huggingface:
         from hpckit.cli.model_export.huggingface_export import export_huggingface
 
-        return export_huggingface(checkpoint, place, to, items[0], shard_bytes, on_bytes)
+        return export_huggingface(checkpoint, at.text, to, items[0], shard_bytes, on_bytes)
     if format_ is ExportFormat.peft:
         from hpckit.cli.model_export.peft_export import export_peft
 
-        return export_peft(checkpoint, place, to, items[0], on_bytes)
+        return export_peft(checkpoint, at.text, to, items[0], on_bytes)
     if format_ is ExportFormat.safetensors:
         from checkpointing.interop.safetensors.model_files import export_safetensors
 
@@ -226,6 +227,20 @@ def _import(
         )
     except ValueError as error:
         raise CommandUsageError(f"{source} cannot be imported: {error}") from error
+
+
+def _require_kind(source: Path, format_: ImportFormat) -> None:
+    """Raise CommandUsageError if `source` is a file and the format a folder, or the reverse."""
+    if format_ is ImportFormat.torch and source.is_dir():
+        raise CommandUsageError(
+            f"{source} is a folder, and torch.save writes a file; --format dcp imports a folder of "
+            "torch.distributed.checkpoint, --format safetensors one of safetensors files"
+        )
+    if format_ is ImportFormat.dcp and not source.is_dir():
+        raise CommandUsageError(
+            f"{source} is a file, and torch.distributed.checkpoint writes a folder; --format torch "
+            "imports a file of torch.save, --format safetensors one of safetensors"
+        )
 
 
 def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:

@@ -11,7 +11,7 @@ from checkpointing.format import object_keys
 from checkpointing.store.store import Store
 from checkpointing.store_url import RUN_IN_STORE, local_folder, meant_url
 from hpckit.cli.common.command_output import listing
-from hpckit.cli.common.run_argument import ROOT
+from hpckit.cli.common.run_argument import ROOT, similar_runs
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.system.os_errors import describe_error
 
@@ -20,7 +20,7 @@ from hpckit.system.os_errors import describe_error
 class StoreLocation:
     """An open store, and the run that the user means, if it is known."""
 
-    text: str  # as typed by the user
+    text: str  # as typed by the user; of the name of a run, its directory
     store: Store
     run: str | None
     runs: tuple[str, ...]  # the existing runs, sorted
@@ -135,9 +135,11 @@ def _nothing_at(text: str, can_create: bool) -> str:
         return f"no checkpoint store at {text}; did you mean the run {below}?"
     is_there = folder is None or folder.exists()
     why = f"it has no {object_keys.STORE}" if is_there else "it does not exist"
+    if folder is not None and not is_there and (similar := similar_runs(Path(text))):
+        return f"no checkpoint store at {text}: {why}; did you mean {' or '.join(similar)}?"
     return (
         f"no checkpoint store at {text}: {why}. Give the folder or URL of a store, a run in it as "
-        "STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
+        "STORE/runs/RUN, or a run directory (with checkpoints/ in it) or its name below ./runs"
         f"{'; --create makes a new store there' if can_create else ''}"
     )
 

@@ -97,15 +97,25 @@ def run_names(root: Path) -> list[str]:
     return [path.name for path in found]
 
 
-def _existing_runs(path: Path) -> str:
-    """Describe the existing runs, or those with a similar name."""
-    root = ROOT if len(path.parts) == 1 else path.parent
+def similar_runs(path: Path) -> list[str]:
+    """Return the runs whose names are like that of `path`, three at most, as they can be typed."""
+    root = _folder_of(path)
     names = run_names(root)
     typed = {name: name for name in names} | {name.rpartition("-")[0]: name for name in names}
     near = difflib.get_close_matches(path.name, typed, n=3, cutoff=0.7)
     meant = [name for name in names if name.startswith(path.name)] or [typed[one] for one in near]
-    whole = [name if root == ROOT else str(root / name) for name in dict.fromkeys(meant[:3])]
-    if whole:
-        return f"did you mean {' or '.join(whole)}?"
-    where = root.resolve()
+    return [name if root == ROOT else str(root / name) for name in dict.fromkeys(meant[:3])]
+
+
+def _folder_of(path: Path) -> Path:
+    """Return the folder in which the run at `path` would be."""
+    return ROOT if len(path.parts) == 1 else path.parent
+
+
+def _existing_runs(path: Path) -> str:
+    """Describe the existing runs, or those with a similar name."""
+    if similar := similar_runs(path):
+        return f"did you mean {' or '.join(similar)}?"
+    root = _folder_of(path)
+    names, where = run_names(root), root.resolve()
     return f"hpckit status lists the runs in {where}" if names else f"there is no run in {where}"

@@ -174,9 +174,15 @@ def _print(
         f"fetched {size(fetched)} in {took(seconds)}{f', {rate}' if rate else ''}"
     )
     if warmed.in_place:
-        screen.line(f"{warmed.in_place:,} are files of this machine and are read directly")
+        are = "is a file" if warmed.in_place == 1 else "are files"
+        screen.line(f"{warmed.in_place:,} {are} of this machine, read directly, without a cache")
     if warmed.left_out:
-        screen.note(f"{warmed.left_out:,} do not fit in the cache and are fetched as needed")
+        verbs = (
+            "does not fit in the cache and is"
+            if warmed.left_out == 1
+            else ("do not fit in the cache and are")
+        )
+        screen.note(f"{warmed.left_out:,} {verbs} fetched as needed")
 
 
 def _plain(

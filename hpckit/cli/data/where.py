@@ -256,11 +256,12 @@ def _print(
     epochs = sorted({row.epoch for row in rows})
     if version is not None:
         screen.line(version)
-    of = " and ".join(str(epoch) for epoch in epochs[:2])
+    # counted from 1, as in reports; --json has the numbers of data/ORDER.md, from 0
+    of = f"epoch {epochs[0] + 1}" if epochs else "no epoch"
+    if len(epochs) > 1:
+        of = f"epochs {epochs[0] + 1} {'and' if len(epochs) == 2 else 'to'} {epochs[-1] + 1}"
     different = len({(row.source, row.shard) for row in rows})
-    screen.line(
-        f"{step}{count(len(rows), 'sample')} of epoch {of}, from {count(different, 'shard')}"
-    )
+    screen.line(f"{step}{count(len(rows), 'sample')} of {of}, from {count(different, 'shard')}")
 
 
 def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, most: int) -> None:

@@ -100,7 +100,7 @@ class InjectionTrigger:
             hosts = it.progress.hosts if it.is_slurm else [gethostname()] * it.progress.nodes
             if it.state is not RunState.RUNNING or node >= len(hosts):
                 raise DrillError(
-                    f"{it.run.name} is {it.word}: this requires a run that is training"
+                    f"{it.run.name} {it.condition}: this requires a run that is training"
                 )
             host, other = hosts[node], _beside(node, training_nodes(it))
             fault = RecordedFault(
@@ -230,7 +230,7 @@ class _ActiveTimeout:
 
 
 def _how_far(it: Overview) -> str:
-    at = f"{it.run.name} is {it.word}, at step {it.progress.step or 0:,}"
+    at = f"{it.run.name} {it.condition}, at step {it.progress.step or 0:,}"
     if it.state in (RunState.QUEUED, RunState.WAITING) and (job := it.waiting_job) is not None:
         return f"{at}: job {job.number} waits for its nodes ({job.reason})"
     return at

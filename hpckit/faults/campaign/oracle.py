@@ -151,7 +151,7 @@ def sample_problems(
     for epoch in count_epochs(entries, len(dataset), until, every_epoch):
         if epoch.missing or epoch.twice:
             lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
-            found.append(f"epoch {epoch.epoch}: {lack}")
+            found.append(f"epoch {epoch.epoch + 1}: {lack}")  # as in reports
     return found
 
 

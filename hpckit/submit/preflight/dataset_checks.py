@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data import DataError, FetchError, IndexingError
-from data.errors import NoCacheError
+from data.errors import NoCacheError, is_url
 from data.index.manifest_summary import summarise_folder
 from data.index.shard_sizes import resized
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL, is_built_in, is_training_function
@@ -29,7 +29,7 @@ from hpckit.config.mixture import (
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.token_files import reading_options, text_columns
 from hpckit.config.shard_places import shard_places
-from hpckit.config.spec import PackSpec, RunSpec
+from hpckit.config.spec import ImageSpec, PackSpec, RunSpec
 from hpckit.submit.shard_packing import is_stdlib_by_default, packing_problem
 from hpckit.system.store_timeouts import interactive_sources
 
@@ -99,7 +99,8 @@ def _sound_dataset(spec: RunSpec, shards: str | None) -> DatasetSummary | None:
     data = spec.data
     has_options = any(one is not None for one in (data.dtype, data.end_of_text, data.column))
     reads_tokens = spec.entry == LANGUAGE_MODEL and data.text != "bytes"
-    if shards is None or has_options or reads_tokens or data.check == "content":
+    reads_sample = spec.entry == IMAGES
+    if shards is None or has_options or reads_tokens or reads_sample or data.check == "content":
         return None
     found = summarise_folder(Path(shards))
     return found if found and resized(found.manifest) is None else None
@@ -267,6 +268,8 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
         return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
     if spec.entry == LANGUAGE_MODEL and spec.data.text == "bytes":
         return _text_problems(spec, key, dataset)
+    if spec.entry == IMAGES:
+        return [] if is_url(shards) else _image_problems(spec, key, dataset)
     if spec.entry != LANGUAGE_MODEL:
         return []
     if isinstance(dataset.manifest, InPlaceManifest):
@@ -303,6 +306,19 @@ def _text_problems(spec: RunSpec, key: str, dataset: Dataset) -> list[str]:
 
     try:
         text_of(dataset.read(0), text_columns(spec))
+    except (DataError, OSError) as error:
+        return _unreadable(key, error)
+    return []
+
+
+def _image_problems(spec: RunSpec, key: str, dataset: Dataset) -> list[str]:
+    """Returns the problems of images, of which the first sample is read: it has no image, no label,
+    or one that the model does not know."""
+    from hpckit.trainer.batches.labelled_images import check_sample
+
+    assert isinstance(spec.model, ImageSpec)  # the spec is valid
+    try:
+        check_sample(dataset.read(0), spec.model.classes)
     except (DataError, OSError) as error:
         return _unreadable(key, error)
     return []

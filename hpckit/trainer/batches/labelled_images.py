@@ -78,6 +78,13 @@ class ImageCrop:
         return LabelledImages(np.asarray(image), np.array(label))
 
 
+def check_sample(sample: Sample, classes: int) -> None:
+    """Raise DataError if a sample does not have exactly one image and a label below `classes`, or
+    its image cannot be decoded."""
+    _label(sample, classes)
+    _image(sample)
+
+
 def stack(samples: list[LabelledImages]) -> LabelledImages:
     """Stack samples of equal size to a batch."""
     return LabelledImages(

@@ -118,7 +118,10 @@ def test_where_tells_the_place_of_each_sample(shards: Path) -> None:
         assert header.startswith(f"{sample['key']}.bin".encode())
     table = hpckit("where", shards, "--position", 0, "--global-batch", 30, "--most", 5).stdout
     assert "and 25 more" in table
-    assert "30 samples of epoch 0" in table
+    assert "30 samples of epoch 1, " in table, "as reports of a run count"
+    for batch, epochs in ((130, "1 and 2"), (400, "1 to 4")):
+        several = hpckit("where", shards, "--position", 0, "--global-batch", batch).stdout
+        assert f"{batch} samples of epochs {epochs}, " in several
 
 
 def test_where_of_a_state(tmp_path: Path, shards: Path) -> None:

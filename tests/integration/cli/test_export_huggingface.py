@@ -128,3 +128,13 @@ def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:
     run.spec(1).write_text(dump_spec(make_spec()))
     assert json.loads(ckpt("export", run.path, *how, "--json").stdout)["items"] == ["model"]
     assert "already" in refused("export", run.path, *how)
+
+
+def test_a_run_is_named_as_in_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(RunDir(tmp_path / "runs/mine-1a2b3c4d"), "gpt_nano", {})
+    monkeypatch.chdir(tmp_path)
+    out = ok("export", "mine-1a2b3c4d", "latest", "out", "--format", "huggingface")
+    assert "as huggingface" in out
+    assert Path("out/config.json").is_file()

@@ -225,6 +225,9 @@ def test_the_command_writes_pages_as_files(runs: ServedFolder, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert done.stdout.split()[:3] == ["pages", "13", "files"]
     assert "gpt-1a2b3c4d" in (tmp_path / "w" / "index.html").read_text()
+    both = CliRunner().invoke(app, [*words, "--port", "8642"])
+    assert both.exit_code == REFUSED
+    assert "--port: --export writes files and serves nothing" in both.stderr
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("")
     words[-1] = str(tmp_path / "mine")

@@ -49,6 +49,45 @@ def test_files_and_links_of_a_page_are_there(page: Path) -> None:
     assert missing == []
 
 
+def test_a_guarantee_names_its_own_tests() -> None:
+    """Not those of the row before it, as another row may come between the two."""
+    text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:2] == "| "]
+    wrong = [claim for claim, *where in rows[2:] if not _names_tests(" ".join(where))]
+    wrong += [claim for claim, *_ in rows if claim.startswith("The same")]
+    assert len(rows) > 50
+    assert wrong == []
+
+
+def _names_tests(text: str) -> bool:
+    names = re.findall(r"`([^`]+)`", text)
+    return any(name.startswith("make ") or (ROOT / name).exists() for name in names)
+
+
+RESULTS = {
+    "benchmarks.checkpoint.": "Results of the service's tables",
+    "benchmarks.store.": "Bytes by depth",
+    "benchmarks.data.": "Results of the data benchmarks",
+    "benchmarks.run.": "Results of `recovery`",
+}
+"""The sections of the benchmarks' page with the results of the commands that begin so."""
+
+
+def test_the_readme_has_the_figures_of_the_benchmarks() -> None:
+    page = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in page.split("\n## ")}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("|").split("|") for line in readme if "| `benchmarks." in line]
+    wrong = []
+    for what, *values, command in rows:
+        (title,) = [name for begin, name in RESULTS.items() if f" `{begin}" in command]
+        for figure in re.findall(r"(?<![\w.,])\d+\.\d+", " ".join(values)):
+            if not re.search(rf"(?<![\d.]){re.escape(figure)}", sections[title]):
+                wrong.append(f"{what}: {figure}")
+    assert len(rows) > 10
+    assert wrong == []
+
+
 def test_the_site_has_every_page_once() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     assert sorted(_leaves(nav)) == sorted(map(named, PAGES))

@@ -141,7 +141,7 @@ def test_a_damaged_file_is_refused(
     content: bytes,
     error: type[Exception],
 ) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="start `hpckit ckpt follow"):
         shared.latest()
     (folder_of("x", tmp_path) / CURRENT).write_bytes(content)
     with pytest.raises(error):

@@ -55,8 +55,14 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
     [
         (
             {"parallel.replicate": 3},
-            "parallel: 2 ranks cannot be divided by replicate 3 = 3 to compute shard"
+            "parallel: 2 ranks cannot be divided by replicate 3, so parallel.shard=-1 has no value"
             " (2 nodes x 1 worker)"
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
+        ),
+        (
+            {"parallel.replicate": 3, "launch.nodes": 1},
+            "parallel: 1 rank cannot be divided by replicate 3, so parallel.shard=-1 has no value"
+            " (1 node x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (

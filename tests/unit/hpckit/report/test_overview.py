@@ -32,3 +32,18 @@ def test_a_run_that_has_done_all_needs_no_slurm(
     run.verdict.write_text(json.dumps(json.loads(run.verdict.read_text()) | {"kind": kind}))
     found = read_overview(run, Queue())
     assert (found.state, found.problem) == (RunState.ENDED, problem)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("done", "is done"),
+        ("stopped", "is stopped"),
+        ("crash", "has ended (crash)"),
+        ("oom", "has ended (oom)"),
+    ],
+)
+def test_a_sentence_about_a_run_says_what_it_is(tmp_path: Path, kind: str, says: str) -> None:
+    run = ran(tmp_path / "run")
+    run.verdict.write_text(json.dumps(json.loads(run.verdict.read_text()) | {"kind": kind}))
+    assert read_overview(run, Queue()).condition == says

@@ -101,6 +101,8 @@ def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
     assert told["where"] == "/x/a.py:3, in main"
     assert told["budget"].startswith("failed 3 times in a row")
     assert "retry.crash=2" in told["budget"]
+    once = facts(it, RetryBudget("retry.crash", 1, 2))["budget"]
+    assert once.startswith("failed once without a new checkpoint")
     assert explain_run(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
 
 

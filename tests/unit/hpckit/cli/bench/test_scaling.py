@@ -81,7 +81,7 @@ def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
     assert (made.train.steps, made.root, made.checkpoint.every_steps) == (60, "/runs", None)
     assert made.launch.threads_per_worker == 3
     alone, sizes = WorldShape(1, 1), ScalingWorkload(60, False)
-    with pytest.raises(SpecError, match="1x1: 1 ranks cannot be divided"):
+    with pytest.raises(SpecError, match="1x1: 1 rank cannot be divided"):
         overrides_of(spec, typed, "gpt_nano", alone, sizes, "/runs", 3)
 
 

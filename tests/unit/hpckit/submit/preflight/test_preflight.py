@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -26,11 +27,13 @@ from hpckit.rundir.directory import RunDir
 from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
 from hpckit.submit.preflight.dataset_checks import changed_mixture_problems, check_mixture
 from hpckit.submit.shard_packing import pack_shards, stdlib_place
+from tests.pictures import encoded
 from tests.unit.data.tars import write_tar
 from tests.unit.data.token_files import write_flat
 from tests.unit.hpckit.specs_and_processes import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
+JPEG = encoded(np.zeros((6, 8, 3), np.uint8), "jpg")
 LOOK_AS_NOBODY = """
 import os, sys; from pathlib import Path
 from hpckit.submit.preflight.writable_folder import unwritable
@@ -136,6 +139,33 @@ def test_other_formats_are_looked_at_by_what_a_run_makes_of_them(project: Projec
     tokens = {**text, "data.text": "tokens", "data.shards": "text.jsonl"}
     (line,) = look(project, tokens).problems
     assert line.startswith("data.shards: ")
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("0.jpg", JPEG), ("0.cls", b"3")], None),
+        ([("0.txt", b"text")], "sample '0' has no label: a member 'cls'"),
+        ([("0.txt", b"text"), ("0.cls", b"3")], "sample '0' has images []; it takes one of jpg"),
+        ([("0.jpg", b"text"), ("0.cls", b"3")], "sample '0' has a broken image 'jpg'"),
+        ([("0.jpg", JPEG), ("0.cls", b"3000")], "sample '0' has label 3000, and model.classes="),
+    ],
+)
+def test_what_is_no_labelled_image_is_found_before_anything_starts(
+    project: Project, members: list[tuple[str, bytes]], says: str | None
+) -> None:
+    folder = project.root.parent / "images"
+    folder.mkdir()
+    write_tar(folder / "s.tar", members)
+    build_index(folder)
+    spec = make_spec({"data.shards": str(folder)}, model="resnet_nano")
+    found = preflight(spec, RunDir(folder.parent / "run"), project, None).problems
+    if says is None:
+        assert found == []
+    else:
+        (line,) = found
+        assert line.startswith("data.shards: ")
+        assert says in line
 
 
 def test_compressed_tars_are_for_the_caches_of_nodes(project: Project) -> None:

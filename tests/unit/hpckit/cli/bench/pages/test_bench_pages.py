@@ -175,6 +175,9 @@ def test_scaling_says_why_communication_takes_over() -> None:
     assert "another model moves 100.0 times as many bytes per second" in small
     assert large is not None
     assert "for 1 MB of gradients (16.7 MB/s), which is the fastest" in large
+    alone = explain("large", {"large": found["large"]})
+    assert alone is not None
+    assert "measure a model of another size, too" in alone, "one model shows no limit of links"
     assert explain("one", by_model([scaled("one", 1, 0.0, 1)])) is None
     assert sections(scaling_page(found, "weak scaling", "now", None)) == [
         *("Result", "Speed", "Efficiency", "Synchronisation", "Time to a loss", "Figures"),
