@@ -78,6 +78,9 @@ class GroupStore:
     def get(self, key: str, /) -> bytes:
         return self._opened().get(key)
 
+    def check(self, keys: list[str], /) -> bool:
+        return self._opened().check(keys)
+
     def is_of_this_group(self) -> bool:
         """Whether the group was not destroyed. If it was, ranks of a group that was made after it
         may find in the same store where the ranks of the first one listen."""
