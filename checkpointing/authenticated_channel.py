@@ -289,7 +289,7 @@ def connect_channel(
     until_s = float("inf") if within_s is None else time.monotonic() + within_s
     try:
         sock = socket.create_connection((address, port), timeout=silent_s)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         raise ConnectionError(
             f"cannot connect to a peer at {address} port {port}: {error}"
         ) from error

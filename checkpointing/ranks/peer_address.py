@@ -112,7 +112,7 @@ def route(host: str) -> str | None:
         with socket.socket(family, kind) as sock:
             sock.connect(where)
             address = str(sock.getsockname()[0])
-    except OSError:
+    except (OSError, UnicodeError):  # the latter of a name of more than 63 letters without a dot
         return None
     return None if ipaddress.ip_address(address.split("%")[0]).is_loopback else address
 

@@ -78,6 +78,9 @@ class GroupStore:
     def get(self, key: str, /) -> bytes:
         return self._opened().get(key)
 
+    def check(self, keys: list[str], /) -> bool:
+        return self._opened().check(keys)
+
     def is_of_this_group(self) -> bool:
         """Whether the group was not destroyed. If it was, ranks of a group that was made after it
         may find in the same store where the ranks of the first one listen."""
@@ -271,7 +274,7 @@ class RankGroup:
         """Returns a failure in a form that can be sent, with the system error that caused it."""
         if failure is None:
             return None
-        if isinstance(failure, CheckpointError):
+        if isinstance(failure, CheckpointError) and _can_be_raised_elsewhere(type(failure)):
             return type(failure), f"rank {self.rank}: {failure}", _system_error(failure)
         described = _described(failure, self.rank)
         return OtherRankError, str(described), _system_error(failure)
@@ -308,6 +311,16 @@ def _can_be_sent(error: Exception) -> bool:
     try:
         pickle.dumps(error)
         copy.copy(error)
+    except Exception:  # noqa: BLE001 - of the code of any class
+        return False
+    return True
+
+
+def _can_be_raised_elsewhere(kind: type[CheckpointError]) -> bool:
+    """Whether other ranks can make an error of this kind from a text. The class may be a user's."""
+    try:
+        pickle.dumps(kind)
+        kind("")
     except Exception:  # noqa: BLE001 - of the code of any class
         return False
     return True

@@ -8,6 +8,7 @@ other rank, as in a process group of gloo.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -48,7 +49,12 @@ UNREACHABLE_S = 120.0
 """Seconds after which a rank that has published its address and does not answer there has ended."""
 HAS_ENDED = "another rank has ended: "
 """How each message begins that names a rank that has ended."""
+_ASK_S = 1.0  # between two looks whether a rank that has not connected has published that it cannot
 _RETRY_S, _MOST_RETRY_S = 0.02, 1.0  # between two attempts to connect, at first and at most
+_CLOSED = (
+    "the connections to the other ranks are closed: they were closed on this rank, or belong to "
+    "the process that this one was forked from"
+)
 _PAIR = "pair"  # purpose of what two ranks send each other
 _SIZE = struct.Struct("<Q")
 _REASON_S = 5.0  # within which a rank learns which other one has ended
@@ -67,6 +73,7 @@ class MeetingStore(Protocol):
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
+    def check(self, keys: list[str], /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,17 @@ class RankAddress:
     """Where a rank listens. Plain data, which is sent between ranks.
 
     Attributes:
+        id: of the network of ranks, as rank 0 had published it; that of a job before may be found.
         host: an address, or "" for the node of MASTER_ADDR.
         network: the same where processes share one loopback interface.
+        problem: why the rank does not listen; None: it does.
     """
 
-    host: str
-    port: int
-    network: str
+    id: str
+    host: str = ""
+    port: int = 0
+    network: str = ""
+    problem: str | None = None
 
 
 class RankNetwork:
@@ -121,9 +132,14 @@ class RankNetwork:
             mine = {"id": secrets.token_hex(8), "key": secrets.token_hex(KEY_BYTES)}
             self._publish("network", mine)
         self._read_key()
-        here = network_location()
+        try:
+            here = network_location()
+            sock, host = _listening(here)
+        except Exception as error:
+            with suppress(OtherRankError):  # this rank has an error of its own
+                self._publish(f"address/{rank}", asdict(RankAddress(self._id, problem=str(error))))
+            raise
         self._here = here.network
-        sock, host = _listening(here)
         self._listener = ChannelListener(
             sock,
             self._key_of,
@@ -134,7 +150,7 @@ class RankNetwork:
         )
         self._listener.start()
         _open_networks.add(self)
-        address = RankAddress(host, int(sock.getsockname()[1]), here.network)
+        address = RankAddress(self._id, host, int(sock.getsockname()[1]), here.network)
         try:
             self._publish(f"address/{rank}", asdict(address))
         except BaseException:
@@ -152,8 +168,8 @@ class RankNetwork:
             self._check()
             if (found := self._channels.get((rank, purpose))) is not None:
                 return found
-            if rank > self.rank:
-                return self._await(rank, purpose)
+        if rank > self.rank:
+            return self._await(rank, purpose)
         channel = self._dial(rank, purpose)
         with self._changed:
             self._channels[rank, purpose] = channel
@@ -214,7 +230,7 @@ class RankNetwork:
 
     def _reason(self, rank: int, error: Exception) -> str:
         guess = f"{HAS_ENDED}rank {rank} ({error})"
-        return self.reason(guess) if isinstance(error, ConnectionError) else self._failure or guess
+        return self.reason(guess) if isinstance(error, ConnectionError) else self.failure or guess
 
     def reason(self, guess: str) -> str:
         """Returns why the connection to a rank has ended. It may have ended because a third one
@@ -225,7 +241,7 @@ class RankNetwork:
 
         with self._changed:
             self._changed.wait_for(is_known, _REASON_S)
-            return self._failure or guess
+            return self.failure or guess
 
     def fail(self, why: str, kept: Iterable[AuthenticatedChannel] = ()) -> None:
         """Have all present and later calls that wait for another rank raise OtherRankError.
@@ -243,8 +259,8 @@ class RankNetwork:
 
     @property
     def failure(self) -> str | None:
-        """Why the network has failed; None: it has not."""
-        return self._failure
+        """Why the network is of no use any more; None: it is."""
+        return self._failure or (_CLOSED if self._is_closed else None)
 
     def close(self) -> None:
         """Close all connections; a second call does nothing."""
@@ -269,34 +285,56 @@ class RankNetwork:
         self._channels = {}
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise OtherRankError(self._failure)
-        if self._is_closed:
-            raise OtherRankError(
-                "the connections to the other ranks are closed: they were closed on this rank, or "
-                "belong to the process that this one was forked from"
-            )
+        if (why := self.failure) is not None:
+            raise OtherRankError(why)
 
     def _await(self, rank: int, purpose: str) -> AuthenticatedChannel:
-        """Returns the connection that the other rank makes; `_changed` is held."""
+        """Returns the connection that the other rank makes."""
 
         def is_over() -> bool:
             has_failed = self._failure is not None or self._is_closed
             return has_failed or (rank, purpose) in self._channels
 
-        is_there = self._changed.wait_for(is_over, self.timeout_s)
-        self._check()
-        if not is_there:
-            raise OtherRankError(
-                f"another rank did not answer in time: rank {rank} has not connected to rank "
-                f"{self.rank} within {self.timeout_s:,g} s"
-            )
-        return self._channels[rank, purpose]
+        until_s, listens = time.monotonic() + self.timeout_s, False
+        while True:
+            left_s = until_s - time.monotonic()
+            with self._changed:
+                self._changed.wait_for(
+                    is_over, max(0.0, left_s if listens else min(left_s, _ASK_S))
+                )
+                self._check()
+                if (found := self._channels.get((rank, purpose))) is not None:
+                    return found
+            if left_s <= 0:
+                raise OtherRankError(
+                    f"another rank did not answer in time: rank {rank} has not connected to rank "
+                    f"{self.rank} within {self.timeout_s:,g} s"
+                )
+            listens = listens or self._listens(rank)
+
+    def _listens(self, rank: int) -> bool:
+        """Whether it is known that a rank listens. Raises OtherRankError if it cannot."""
+        there: RankAddress | None = None
+        with suppress(RuntimeError):  # the store is gone: then it is not known
+            if self._store.check([f"address/{rank}"]):
+                there = self._address(rank)
+        if there is None or there.id != self._id:
+            return False
+        self._require(rank, there)
+        return True
+
+    def _require(self, rank: int, there: RankAddress) -> None:
+        """Raise OtherRankError if a rank of this network has published that it cannot listen."""
+        if there.problem is not None and there.id == self._id:
+            raise OtherRankError(f"another rank cannot take part: rank {rank}: {there.problem}")
 
     def _dial(self, rank: int, purpose: str) -> AuthenticatedChannel:
-        pause_s, begun_s = _RETRY_S, time.monotonic()
+        pause_s, until_s = _RETRY_S, float("inf")
         while True:
-            host, port = self._host_and_port(rank)
+            there = self._address(rank)  # this may wait until the rank has published it
+            until_s = min(until_s, time.monotonic() + UNREACHABLE_S)
+            self._require(rank, there)
+            host, port = self._host(there), there.port
             hello = new_hello(self._id, self.rank, rank, purpose)
             try:
                 channel = connect_channel(host, port, self._key, hello, 2 * HANDSHAKE_S)
@@ -308,7 +346,12 @@ class RankNetwork:
                     raise
                 return channel
             except (ConnectionError, ServiceError) as error:
-                if time.monotonic() - begun_s > UNREACHABLE_S:
+                if getattr(error.__cause__, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                    raise ServiceError(
+                        f"rank {self.rank} cannot connect to rank {rank}: {error.__cause__}; raise "
+                        "the limit (ulimit -n)"
+                    ) from error
+                if time.monotonic() > until_s:
                     raise OtherRankError(
                         f"{HAS_ENDED}rank {rank} does not answer at {host} port "
                         f"{port}: {error}; if it has not ended, set {VARIABLE} on each node to an "
@@ -335,13 +378,13 @@ class RankNetwork:
         found = self._published("network")
         self._id, self._key = str(found["id"]), bytes.fromhex(found["key"])
 
-    def _host_and_port(self, rank: int) -> tuple[str, int]:
-        there = RankAddress(**self._published(f"address/{rank}"))
+    def _address(self, rank: int) -> RankAddress:
+        return RankAddress(**self._published(f"address/{rank}"))
+
+    def _host(self, there: RankAddress) -> str:
         if there.host:
-            return there.host, there.port
-        if there.network == self._here:
-            return LOOPBACK, there.port
-        return os.environ.get("MASTER_ADDR", LOOPBACK), there.port
+            return there.host
+        return LOOPBACK if there.network == self._here else os.environ.get("MASTER_ADDR", LOOPBACK)
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
         if not self._is_current():  # a later network, whose key is not there yet, is meant
@@ -355,7 +398,10 @@ class RankNetwork:
         """Keep a connection that another rank has made. It may have made one before, of which it
         has not heard that it was kept."""
         self._prepare(channel)
-        channel.send({"kept": True})
+        try:
+            channel.send({"kept": True})
+        except ConnectionError:  # the other rank has ended, or connects again
+            return False
         with self._changed:
             if self._is_closed or self._failure is not None:
                 return False
@@ -397,15 +443,17 @@ os.register_at_fork(after_in_child=_after_fork)
 def _listening(here: NetworkLocation) -> tuple[socket.socket, str]:
     """Returns a socket that listens, and the address at which other nodes reach it, or "": that of
     the node of MASTER_ADDR."""
+    problems = []
     for host, published in _hosts(here, os.environ):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             return socket.create_server((host, 0), family=family, backlog=_BACKLOG), published
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+            problems.append(f"it cannot listen at {host!r}: {error}")
             log.warning("ranks cannot listen at %r: %s", host, error)
     raise ServiceError(
-        f"node {here.node}: no address at which other ranks reach it: set {VARIABLE} to one on "
-        "each node"
+        f"node {here.node}: no address at which other ranks reach it: {'; '.join(problems)}; if "
+        f"that address is wrong, set {VARIABLE} to one of its own on each node"
     )
 
 

@@ -101,13 +101,16 @@ class RankTree:
         try:
             for rank in (*(() if self._parent is None else (self._parent,)), *self._children):
                 self._channels[rank] = network.connect(rank, purpose)
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OtherRankError as error:
             self._fail(str(error), None)
+            raise
+        except Exception as error:  # such as of descriptors: the others would wait in vain
+            self._fail(f"rank {self.rank} cannot take part: {error}", None)
             raise
         self._ranks = {channel.fileno(): rank for rank, channel in self._channels.items()}
         self._jobs: deque[Callable[[], None] | None] = deque()  # None: there are no more
         self._lock, self._is_over, self._pid = threading.Lock(), False, os.getpid()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._work, name=f"ranks-{purpose}", daemon=True)
         self._thread.start()
         open_trees.add(self)

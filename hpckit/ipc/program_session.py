@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsFloat
@@ -144,9 +145,10 @@ class ProgramSession:
         if self._is_leaving:
             return True
         seen = self._heartbeats.request()
-        if self._world_size == 1 or not _is_distributed():
-            self._agreement = None  # a group that the program has destroyed cannot be used
-        elif self._agreement is None:
+        if self._agreement is not None and not self._agreement.is_of_present_group():
+            self._agreement.close()  # its ranks need not be those of another group
+            self._agreement = None
+        if self._agreement is None and self._world_size > 1 and _is_distributed():
             self._agreement = StopAgreement()
         if self._agreement is None:
             self._is_leaving = seen is not WorkerRequest.NONE
@@ -185,7 +187,9 @@ class StopAgreement:
             from checkpointing.ranks.lagged_agreement import LaggedMax
             from checkpointing.ranks.rank_group import open_tree
 
-        self._strongest = LaggedMax(open_tree())
+        self._group = weakref.ref(_present_group())
+        self._tree = open_tree()
+        self._strongest = LaggedMax(self._tree)
         self._calls, self._between = 0, 1
         self._last_s: float | None = None
 
@@ -206,6 +210,14 @@ class StopAgreement:
         self._strongest.say(encoded(int(seen), spent_s))
         return False
 
+    def is_of_present_group(self) -> bool:
+        """Returns whether the program has not destroyed the process group of this agreement."""
+        return _is_distributed() and self._group() is _present_group()
+
+    def close(self) -> None:
+        """Closes the connections to the other ranks."""
+        self._tree.close()
+
 
 def encoded(request: int, seconds: float) -> int:
     """Returns an integer of 31 bits for a request and the time between two calls. Of two such
@@ -216,6 +228,11 @@ def encoded(request: int, seconds: float) -> int:
 def decoded(number: int) -> tuple[int, float]:
     """Inverts `encoded`."""
     return number >> 28, (number & _LONGEST_US) / 1e6
+
+
+def _present_group() -> Any:
+    """Returns the default process group of torch."""
+    return sys.modules["torch.distributed"].group.WORLD
 
 
 def _is_distributed() -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
 from checkpointing.ranks import rank_group
 from checkpointing.ranks.rank_group import RankGroup
@@ -15,10 +16,10 @@ from tests.integration.rank_worlds import JOIN_S, run_world
 
 def make_again(rank: int, tmp: Path) -> list[list[int]]:
     """Returns what the ranks gather in the second group, and then in the first one."""
-    shared = dist.FileStore(str(tmp / "shared"), 2)  # as that of the agent of torchrun
+    shared = FileStore(str(tmp / "shared"), 2)  # as that of the agent of torchrun
 
-    def store(prefix: str) -> dist.Store:
-        return dist.PrefixStore(prefix, shared)
+    def store(prefix: str) -> Store:
+        return PrefixStore(prefix, shared)
 
     with mock.patch.object(rank_group, "default_store", store):
         first = RankGroup()

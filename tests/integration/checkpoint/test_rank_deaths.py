@@ -93,8 +93,7 @@ def leave(rank: int, tmp: Path, how: str) -> str:
     else:
         with pytest.raises(KeyError), ckpt:
             raise KeyError(how)
-    until(told.exists)
-    until(lambda: not left_threads())
+    until(lambda: not left_threads() and told.exists())
     return ""
 
 

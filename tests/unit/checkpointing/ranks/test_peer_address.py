@@ -8,6 +8,7 @@ from checkpointing.ranks.peer_address import (
     NetworkLocation,
     address_of_interface,
     network_location,
+    route,
 )
 from checkpointing.ranks.rank_network import _hosts
 
@@ -66,3 +67,9 @@ def test_ranks_listen_where_others_reach_them(
 def test_without_a_launcher_the_name_of_the_machine_decides() -> None:
     *_, last = _hosts(location(), {})
     assert last == (LOOPBACK, LOOPBACK)
+
+
+@pytest.mark.parametrize("name", ["n" * 64, "two..dots"])
+def test_there_is_no_route_to_a_name_that_no_host_can_have(name: str) -> None:
+    """A host may have a name of 64 letters, for which Python looks up no address."""
+    assert route(name) is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from checkpointing.errors import DamagedError, OtherRankError
+from checkpointing.errors import CheckpointError, DamagedError, OtherRankError
 from checkpointing.ranks.peer_address import LOOPBACK
 from checkpointing.ranks.rank_group import RankGroup, first_reasons, open_tree
 from checkpointing.ranks.rank_network import report_other_rank
@@ -73,6 +73,37 @@ def test_an_error_that_cannot_be_sent_is_described_to_the_other_ranks(error: Exc
     assert type(described) is OtherRankError
     assert str(described) == f"rank 0: {type(error).__name__}: {error}"
     assert cause is None
+
+
+def local_error() -> CheckpointError:
+    class LocalError(CheckpointError):
+        """An error of a class that other processes do not find."""
+
+    return LocalError("mine")
+
+
+class ThreeWordsError(DamagedError):
+    """An error that is not made of a text."""
+
+    def __init__(self, one: str, two: str, three: str) -> None:
+        super().__init__(f"{one} {two} {three}")
+
+
+@pytest.mark.parametrize("error", [local_error(), ThreeWordsError("a", "b", "c")])
+def test_a_users_kind_of_error_is_described_to_the_other_ranks(error: CheckpointError) -> None:
+    sent: list[Any] = []
+
+    class Heard(RankGroup):
+        def all_gather(self, thing: Any, group: object) -> list[Any]:
+            sent.append(thing)
+            return [thing]
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        Heard().all_or_none(fail)
+    assert sent == [(OtherRankError, f"rank 0: {type(error).__name__}: {error}", None)]
 
 
 @pytest.mark.parametrize(

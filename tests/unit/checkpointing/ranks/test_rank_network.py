@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,13 +12,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from checkpointing.authenticated_channel import KEY_BYTES, connect_channel, new_hello
+from checkpointing.authenticated_channel import (
+    KEY_BYTES,
+    AuthenticatedChannel,
+    connect_channel,
+    new_hello,
+)
 from checkpointing.errors import OtherRankError, ServiceError
-from checkpointing.ranks.rank_network import RankNetwork
+from checkpointing.ranks import rank_network
+from checkpointing.ranks.peer_address import VARIABLE
+from checkpointing.ranks.rank_network import RankAddress, RankNetwork
 from tests.unit.checkpointing.thread_ranks import PATIENCE_S, meeting_store
 
 
@@ -94,9 +105,87 @@ def test_ranks_find_each_other_where_others_before_have_left_their_addresses(is_
     low = RankNetwork(0, 2, store, PATIENCE_S)
     assert low.receive(1) == b"new"
     thread.join()
-    assert before[0].failure is None
+    if is_open:
+        assert before[0].failure is None
     for network in (low, high, *before):
         network.close()
+
+
+def test_a_rank_that_cannot_listen_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = meeting_store()
+    low = RankNetwork(0, 3, store, PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, "203.0.113.1")  # of no machine
+        with pytest.raises(ServiceError, match=r"cannot listen at '203.0.113.1': .*assign"):
+            RankNetwork(1, 3, store, PATIENCE_S)
+    high = RankNetwork(2, 3, store, PATIENCE_S)
+    for network in (low, high):
+        with pytest.raises(OtherRankError, match=r"cannot take part: rank 1: .*203.0.113.1"):
+            network.connect(1, "control")
+        network.close()
+
+
+def test_what_a_job_before_has_said_of_a_rank_is_not_believed() -> None:
+    store = meeting_store()
+    low = RankNetwork(0, 2, store, PATIENCE_S)
+    before = RankAddress("of the job before", problem="no address")
+    store.set("address/1", json.dumps(asdict(before)))
+    assert not low._listens(1)
+    high = RankNetwork(1, 2, store, PATIENCE_S)
+    assert low._listens(1)
+    for network in (low, high):
+        network.close()
+
+
+def test_a_rank_counts_as_unreachable_only_after_it_has_published_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank may come much later than another one, and then refuse the first connection."""
+    store, late_s = meeting_store(), 0.0
+    low, high = (RankNetwork(rank, 2, store, PATIENCE_S) for rank in range(2))
+    address, tried, clock = high._address, [], time.monotonic
+
+    def published(rank: int) -> RankAddress:
+        nonlocal late_s
+        late_s = 10 * rank_network.UNREACHABLE_S
+        return address(rank)
+
+    def connect(*args: Any) -> AuthenticatedChannel:
+        tried.append(args)
+        if len(tried) == 1:
+            raise ConnectionError("refused")
+        return connect_channel(*args)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + late_s)
+    monkeypatch.setattr(high, "_address", published)
+    monkeypatch.setattr(rank_network, "connect_channel", connect)
+    high.connect(0, "control")
+    assert len(tried) == 2
+    monkeypatch.undo()
+    for network in (low, high):
+        network.close()
+
+
+def test_a_rank_without_a_descriptor_for_a_connection_says_so_at_once(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: Any) -> AuthenticatedChannel:
+        cause = OSError(errno.EMFILE, "Too many open files")
+        raise ConnectionError("cannot connect to a peer") from cause
+
+    monkeypatch.setattr(rank_network, "connect_channel", connect)
+    with pytest.raises(ServiceError, match=r"rank 1 cannot .* Too many open files.*ulimit"):
+        meeting.networks[1].connect(0, "control")
+
+
+def test_a_rank_that_ends_before_it_hears_that_its_connection_is_kept_is_no_error(
+    meeting: Meeting,
+) -> None:
+    """An error of this thread would be printed."""
+    hello = new_hello(meeting.id, 2, 0, "control")
+    channel = mock.create_autospec(AuthenticatedChannel, instance=True)
+    channel.send.side_effect = ConnectionError("the peer has closed the connection")
+    assert not meeting.networks[0]._keep(channel, hello)
 
 
 def test_a_store_that_is_gone_is_another_rank_that_has_ended() -> None:
@@ -106,6 +195,9 @@ def test_a_store_that_is_gone_is_another_rank_that_has_ended() -> None:
 
         def get(self, key: str, /) -> bytes:
             raise RuntimeError("wait timeout after 1000ms, keys: /network")
+
+        def check(self, keys: list[str], /) -> bool:
+            raise RuntimeError("Connection reset by peer")
 
     with pytest.raises(OtherRankError, match="has ended"):
         RankNetwork(0, 2, Gone(), PATIENCE_S)

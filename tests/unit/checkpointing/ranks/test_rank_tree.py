@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -350,6 +351,48 @@ def test_a_closed_tree_takes_no_calls() -> None:
 
     for told in on_thread_ranks(2, one):
         assert "closed" in told
+
+
+def test_a_rank_that_closes_in_a_call_blames_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose program closes from another thread."""
+    monkeypatch.setattr(rank_tree, "CLOSE_S", 0.0)
+    over = threading.Event()
+
+    def one(ranks: ThreadRanks) -> str:
+        if ranks.rank == 1:
+            assert over.wait(PATIENCE_S)
+            return ""
+        found = tree_of(ranks).begin_max(0)
+        until(lambda: tree_of(ranks).calls > 0)
+        ranks.close()
+        told = raised(lambda: found.result(PATIENCE_S))
+        over.set()
+        return told
+
+    assert "closed on this rank" in on_thread_ranks(2, one)[0]
+
+
+def test_a_rank_that_cannot_take_part_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = os.eventfd
+
+    def eventfd(count: int, flags: int) -> int:
+        if threading.current_thread().name == "without":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return made(count, flags)
+
+    monkeypatch.setattr(os, "eventfd", eventfd)
+
+    def one(ranks: ThreadRanks) -> str:
+        network = ranks._network
+        assert network is not None
+        if ranks.rank == 1:
+            threading.current_thread().name = "without"
+            with pytest.raises(OSError, match="Too many"):
+                RankTree(network, "more")
+            return ""
+        return await_failure(RankTree(network, "more"))
+
+    assert "rank 1 cannot take part: " in on_thread_ranks(2, one)[0]
 
 
 def test_a_forked_child_does_not_use_the_connections() -> None:
