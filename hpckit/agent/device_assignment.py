@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpckit.text.quantities import count
+
 _GPU = re.compile(r"nvidia(\d+)$")
 
 
@@ -56,7 +58,7 @@ def choose_devices(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
         return Devices("cpu", (), None)
     if len(gpus) >= needed:
         return Devices("cuda", tuple(gpus), None)
-    short = f"{needed} workers, but {len(gpus)} GPUs on this node"
+    short = f"{count(needed, 'worker')}, but {count(len(gpus), 'GPU')} on this node"
     if wanted == "cuda":
         raise ValueError(f"cluster.device: cuda needs a GPU for every worker: {short}")
     return Devices("cpu", (), f"on the CPU: {short}" if gpus else None)

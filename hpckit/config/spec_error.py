@@ -9,3 +9,8 @@ class SpecError(ValueError):
     def __init__(self, found: list[str]) -> None:
         super().__init__("\n".join(found))
         self.violations = found
+
+
+class NoAnswerError(SpecError):
+    """Raised if Slurm or a node does not answer, so that it is unknown whether the spec can be run;
+    commands other than launch.py then exit with another status."""

@@ -8,13 +8,15 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, reduce
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import rebuild_dataclass
@@ -29,6 +31,9 @@ from hpckit.config.spec_error import SpecError as SpecError
 from hpckit.system.pydantic_plugins import without_plugin_search
 from hpckit.text.undecodable_text import is_undecodable
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 _Group = TypeVar("_Group")
 
 _KEYS_HERE = "; the keys here are "
@@ -36,6 +41,8 @@ _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 """pydantic's types of an error about a key without a value."""
 _MANY_MISSING = 5
 """Number of keys of a group without a value from which on they are not listed."""
+_TYPE = re.compile(r"literal\[.*\]|(constrained-)?(int|float|str)|bool")
+"""pydantic's names of types that a value may have."""
 _SHORT = 3
 """Letters of a key of which one wrong letter counts less."""
 _plugins_lock = threading.RLock()
@@ -269,45 +276,69 @@ def _explain(error: ValidationError) -> Iterator[str]:
                 f"{group}: {number} keys have no value; a file of yours in conf/{group}/ begins "
                 "with `defaults: [OPTION, _self_]`, the option that it changes"
             )
-    for item in items:
-        if item["type"] in _MISSING and missing[str(item["loc"][0])] >= _MANY_MISSING:
+    for parent, errors in groupby(items, lambda item: item["loc"][:-1]):
+        together = list(errors)
+        if _is_one_value(together):
+            yield _either([_explain_item({**item, "loc": parent}) for item in together])
             continue
-        loc = _without_tag([str(part) for part in item["loc"]])
-        key = ".".join(loc) or "config"
-        if item["type"] == "unexpected_keyword_argument":
-            if tuple(loc) in all_keys():
-                yield f"{key}: a {loc[0]} of this kind has no such key"
-            else:
-                yield f"{key}: unknown key{_suggestion(loc)}"
-        elif item["type"] == "union_tag_not_found":
-            yield f"{key}.kind: has no value"
-        elif item["type"] == "union_tag_invalid":
-            kinds = ", ".join(MODEL_KINDS)
-            yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
-        elif item["type"] in _MISSING:
-            yield f"{key}: has no value"
-        elif item["type"] == "json_invalid":  # its input is that of all keys
-            yield f"{key}: has a value that cannot be read ({item['msg']})"
-        elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
-            yield f"{key}: must be {FORMS[item['ctx']['pattern']]}"
-        elif item["type"] == "string_pattern_mismatch":
-            yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
-        elif item["type"] == "dataclass_type" and (names := _keys_under(loc)):
-            known = f"{key}.{sorted(names)[0]}"
-            yield f"{key}: must be a group of keys, such as {known}; got {item['input']!r}"
-        elif item["type"] in ("dict_type", "dataclass_type"):
-            yield f"{key}: must be a group of keys, such as {key}.NAME; got {item['input']!r}"
-        elif item["type"] in ("list_type", "tuple_type"):
-            yield f"{key}: must be a list, got {item['input']!r}; write {key}=[{item['input']}]"
-        elif item["type"] in ("bool_type", "bool_parsing"):
-            yield f"{key}: must be true or false, got {item['input']!r}"
-        elif item["type"] in ("int_type", "int_parsing", "int_from_float"):
-            yield f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
-        elif item["type"] == "string_type" and isinstance(item["input"], bool | int | float):
-            text = str(item["input"]).lower()
-            yield f"{key}: must be text, got {item['input']!r}; write {key}=\"'{text}'\""
-        else:
-            yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
+        for item in together:
+            if item["type"] in _MISSING and missing[str(item["loc"][0])] >= _MANY_MISSING:
+                continue
+            yield _explain_item(item)
+
+
+def _is_one_value(items: Sequence[ErrorDetails]) -> bool:
+    """Returns whether these errors are about one value that may be of several types: pydantic has
+    one for each type, whose name it appends to the key."""
+    names = [str(item["loc"][-1]) for item in items if item["loc"]]
+    is_same = all(item["input"] == items[0]["input"] for item in items)
+    return len(items) > 1 and is_same and all(map(_TYPE.fullmatch, names))
+
+
+def _either(lines: Sequence[str]) -> str:
+    """Joins what is wrong with one value by the types that it may have."""
+    parts = [re.split(r"[,;] got ", line, maxsplit=1) for line in lines]
+    key = parts[0][0].partition(": must be ")[0]
+    forms = " or ".join(part[0].removeprefix(f"{key}: must be ") for part in parts)
+    got = max((part[-1] for part in parts), key=len) if all(len(p) > 1 for p in parts) else None
+    return f"{key}: must be {forms}" + (f", got {got}" if got else "")
+
+
+def _explain_item(item: ErrorDetails) -> str:
+    loc = _without_tag([str(part) for part in item["loc"]])
+    key = ".".join(loc) or "config"
+    if item["type"] == "unexpected_keyword_argument":
+        if tuple(loc) in all_keys():
+            return f"{key}: a {loc[0]} of this kind has no such key"
+        return f"{key}: unknown key{_suggestion(loc)}"
+    if item["type"] == "union_tag_not_found":
+        return f"{key}.kind: has no value"
+    if item["type"] == "union_tag_invalid":
+        kinds = ", ".join(MODEL_KINDS)
+        return f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
+    if item["type"] in _MISSING:
+        return f"{key}: has no value"
+    if item["type"] == "json_invalid":  # its input is that of all keys
+        return f"{key}: has a value that cannot be read ({item['msg']})"
+    if item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
+        return f"{key}: must be {FORMS[item['ctx']['pattern']]}"
+    if item["type"] == "string_pattern_mismatch":
+        return f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
+    if item["type"] == "dataclass_type" and (names := _keys_under(loc)):
+        known = f"{key}.{sorted(names)[0]}"
+        return f"{key}: must be a group of keys, such as {known}; got {item['input']!r}"
+    if item["type"] in ("dict_type", "dataclass_type"):
+        return f"{key}: must be a group of keys, such as {key}.NAME; got {item['input']!r}"
+    if item["type"] in ("list_type", "tuple_type"):
+        return f"{key}: must be a list, got {item['input']!r}; write {key}=[{item['input']}]"
+    if item["type"] in ("bool_type", "bool_parsing"):
+        return f"{key}: must be true or false, got {item['input']!r}"
+    if item["type"] in ("int_type", "int_parsing", "int_from_float"):
+        return f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
+    if item["type"] == "string_type" and isinstance(item["input"], bool | int | float):
+        text = str(item["input"]).lower()
+        return f"{key}: must be text, got {item['input']!r}; write {key}=\"'{text}'\""
+    return f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
 
 
 def _without_tag(loc: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from hpckit.config.config_trees import conf_dir
+from hpckit.config.spec_error import NoAnswerError
 from hpckit.config.spec_parser import SpecError
 from hpckit.doctor import machine
 from hpckit.doctor.node_probe import ProbeError, ask_node
@@ -43,13 +44,16 @@ def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> Describe
         asks_node: whether a job inspects a node.
 
     Raises:
-        SpecError: Slurm or the node does not answer, or a choice of the user does not exist.
+        SpecError: a choice of the user does not exist.
+        NoAnswerError: Slurm or the node does not answer.
     """
     try:
         facts = ask_site(getpass.getuser())
     except ProbeError as error:
         without = "hpckit init --only starter works without it"
-        raise SpecError([f"Slurm does not answer: {error} (scontrol ping); {without}"]) from None
+        raise NoAnswerError(
+            [f"Slurm does not answer: {error} (scontrol ping); {without}"]
+        ) from None
     if facts is None:
         return None
     chosen = _named(name, facts)
@@ -83,4 +87,4 @@ def _node(facts: SiteFacts, wanted: SiteRequest) -> machine.MachineFacts:
         spec, _ = with_sbatch_variables(compose_spec(words, conf_dir()), os.environ)
         return ask_node(spec, None)
     except ProbeError as error:
-        raise SpecError([f"--node: a node did not answer: {error}"]) from None
+        raise NoAnswerError([f"--node: a node did not answer: {error}"]) from None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hpckit.config.spec_error import NoAnswerError
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
@@ -38,7 +39,8 @@ def refuse_queued(runs: Sequence[RunDir]) -> None:
     """Refuses to submit runs that are queued.
 
     Raises:
-        SpecError: one of these runs is in the queue already, or Slurm does not answer.
+        SpecError: one of these runs is in the queue already.
+        NoAnswerError: Slurm does not answer.
     """
     if not runs:
         return
@@ -50,7 +52,7 @@ def refuse_queued(runs: Sequence[RunDir]) -> None:
             f"nothing is submitted, because it is unknown whether a job of {names} is already "
             "queued"
         )
-        raise SpecError([f"Slurm does not answer: {error}; {what}"]) from error
+        raise NoAnswerError([f"Slurm does not answer: {error}; {what}"]) from error
     if found := [
         problem for run in runs if (problem := waiting_problem(run, _queued_of(run, jobs)))
     ]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpckit.agent.verdict_record import REFUSED, VerdictKind
 from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import RunSpec
+from hpckit.config.spec_error import NoAnswerError
 from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.directory import RunDir
 
@@ -40,6 +41,7 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
 
     Raises:
         SpecError: Slurm refuses the job.
+        NoAnswerError: Slurm does not answer.
     """
     from hpckit.slurm.queued_jobs import unfinished
     from hpckit.slurm.squeue import QueueError
@@ -52,7 +54,7 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
     try:
         others = tuple(unfinished(run))  # one that is ending, or was submitted at the same time
     except QueueError as error:
-        raise SpecError([f"Slurm does not answer: {error}; nothing is submitted"]) from error
+        raise NoAnswerError([f"Slurm does not answer: {error}; nothing is submitted"]) from error
     suspects = exclude_suspects(spec, lambda hosts: script(spec, of_run(run, number, (), hosts)))
     print_notes(suspects)
     try:

@@ -41,12 +41,14 @@ def _described(error: Exception) -> tuple[Sequence[str], int] | None:
     """Returns the reasons that an expected error has and the exit status, or None if it is another
     one. The modules of the errors are imported here, as a command without an error may do without
     them."""
-    from hpckit.config.spec_error import SpecError
+    from hpckit.config.spec_error import NoAnswerError, SpecError
     from hpckit.rundir.lock import RunHeldError
     from hpckit.rundir.supervisor_process import SupervisorError
     from hpckit.slurm.squeue import QueueError
     from hpckit.system.os_errors import describe_error
 
+    if isinstance(error, NoAnswerError):
+        return error.violations, OUT_OF_REACH
     if isinstance(error, SpecError):
         return error.violations, REFUSED
     if isinstance(error, QueueError):

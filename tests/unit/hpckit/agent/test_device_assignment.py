@@ -50,7 +50,7 @@ def test_the_driver_says_which_gpu_it_is(tmp_path: Path) -> None:
         ("cpu", 1, ["0"], Devices("cpu", (), None)),
         ("auto", 2, ["0", "1"], Devices("cuda", ("0", "1"), None)),
         ("auto", 2, [], Devices("cpu", (), None)),
-        ("auto", 2, ["0"], Devices("cpu", (), "on the CPU: 2 workers, but 1 GPUs on this node")),
+        ("auto", 2, ["0"], Devices("cpu", (), "on the CPU: 2 workers, but 1 GPU on this node")),
         ("cuda", 1, ["3", "5"], Devices("cuda", ("3", "5"), None)),
     ],
 )

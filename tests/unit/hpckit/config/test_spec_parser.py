@@ -24,7 +24,7 @@ from hpckit.config.spec_parser import (
 )
 from hpckit.text import plain_yaml
 from tests.effort import times
-from tests.unit.hpckit.specs_and_processes import make_spec, make_values
+from tests.unit.hpckit.specs_and_processes import make_spec, make_values, violations_of
 
 KEYS = [".".join(path) for path in all_keys()]
 LEAVES = [key for key in KEYS if not any(other.startswith(f"{key}.") for other in KEYS)]
@@ -692,3 +692,18 @@ def test_a_file_that_is_no_plain_document_is_refused(
     (tmp_path / "spec.yaml").write_text(text)
     with pytest.raises(SpecError, match=f"spec.yaml: not valid YAML .*{says}"):
         read_spec(tmp_path / "spec.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("checkpoint.certify", 0, "'auto' or greater than or equal to 1, got 0"),
+        ("checkpoint.certify", "often", "'auto' or a whole number, got 'often'"),
+        ("checkpoint.certify", 1e3, "'auto' or a whole number, got 1000.0; write 1000"),
+        ("checkpoint.compress", "yes, please", "true or false or 'auto', got 'yes, please'"),
+    ],
+)
+def test_a_value_of_several_types_is_one_line_without_names_of_types(
+    key: str, value: Any, says: str
+) -> None:
+    assert violations_of({key: value}) == [f"{key}: must be {says}"]

@@ -11,7 +11,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from hpckit.cli.common.exit_status import OUT_OF_REACH
+from hpckit.cli.main import app
 from hpckit.config.spec_parser import SpecError
 from hpckit.doctor.machine import MachineFacts
 from hpckit.doctor.scratch_disks import ScratchDisk, kind_of
@@ -243,3 +246,16 @@ def test_nothing_is_overwritten_and_then_nothing_written(tmp_path: Path) -> None
     assert caught.value.violations == [f"{tmp_path}/train.py already exists and is not changed"]
     assert [path.name for path in tmp_path.rglob("*")] == ["train.py"]
     assert (tmp_path / "train.py").read_text() == "mine"
+
+
+def test_a_slurm_that_does_not_answer_has_an_exit_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "scontrol"
+    tool.write_text("#!/bin/sh\necho scontrol: error: no controller >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = CliRunner().invoke(app, ["init", str(tmp_path / "mine")])
+    assert made.exit_code == OUT_OF_REACH
+    assert "no controller" in made.stderr
+    assert "--only starter works without it" in made.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.config.spec_error import NoAnswerError
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventLog
 from hpckit.rundir.directory import RunDir
@@ -125,7 +126,7 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(QueueError, match="no controller"):
         queued(run)
     with pytest.raises(
-        SpecError,
+        NoAnswerError,
         match="no controller; nothing is submitted, because it is unknown whether a job "
         "of t-1a2b3c4d is",
     ):
