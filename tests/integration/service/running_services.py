@@ -31,7 +31,9 @@ NOBODY = 1000  # a rank that no test has
 _PROGRAM = """
 import sys
 from pathlib import Path
+from checkpointing.service import service_lifetime
 from checkpointing.service.__main__ import main
+service_lifetime.UNUSED_S = {end_s}  # the imports of ranks may take a minute on a busy machine
 {sabotage}
 sys.exit(main(Path(sys.argv[1]), foreground=True))
 """
@@ -113,7 +115,7 @@ def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iter
     program = [
         sys.executable,
         "-c",
-        _PROGRAM.format(sabotage=sabotage),
+        _PROGRAM.format(sabotage=sabotage, end_s=END_S),
         str(address(str(root), run)),
     ]
     with subprocess.Popen(
@@ -183,7 +185,7 @@ class Hold:
         """Until a save stands there."""
         deadline_s = time.monotonic() + END_S
         while not self.reached.exists():
-            assert time.monotonic() < deadline_s
+            assert time.monotonic() < deadline_s, f"no save has stopped within {END_S:g} s"
             time.sleep(0.01)
 
     def release(self) -> None:
