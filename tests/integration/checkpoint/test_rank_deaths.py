@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +22,7 @@ from checkpointing.ranks import rank_tree
 from checkpointing.ranks.rank_group import RankGroup
 from tests.forkserver import fork_server
 from tests.integration.rank_worlds import JOIN_S, run_world
+from tests.integration.service.service_nodes import until
 
 RANKS = 7
 OVER = "over"  # a file beside the meeting
@@ -93,20 +93,13 @@ def leave(rank: int, tmp: Path, how: str) -> str:
     else:
         with pytest.raises(KeyError), ckpt:
             raise KeyError(how)
-    until(lambda: not left_threads() and told.exists())
+    until(lambda: not left_threads() and told.exists(), "rank 1 has closed, and rank 0 is told")
     return ""
 
 
 def left_threads() -> list[str]:
     gc.collect()
     return [one.name for one in threading.enumerate() if one.name.startswith("ranks")]
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + JOIN_S / 2
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["raised", "forgotten"])
