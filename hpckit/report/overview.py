@@ -55,6 +55,8 @@ class Overview:
     """Where the run was forked from."""
     evaluations: tuple[EvaluationRecord, ...] = ()
     """The evaluations of its checkpoints, by step."""
+    has_no_answer: bool = False
+    """Whether `problem` is that Slurm does not answer."""
 
     @property
     def is_slurm(self) -> bool:
@@ -246,7 +248,8 @@ def read_overview(run: RunDir, slurm: Queue, events: Sequence[Event] | None = No
     current = verdict if is_current(verdict, progress) else None
     state = decide_state(verdict, progress, owner is not None, is_starting, jobs)
     has_done_all = state is RunState.ENDED and current is not None and current["kind"] == "done"
-    if jobs is None and not has_done_all:
+    has_no_answer = jobs is None and not has_done_all
+    if has_no_answer:
         problem = f"Slurm does not answer: {slurm.error}"
     return Overview(
         run=run,
@@ -262,6 +265,7 @@ def read_overview(run: RunDir, slurm: Queue, events: Sequence[Event] | None = No
         same_name_jobs=_same_name_jobs(jobs or (), found or ()),
         fork=read_fork(run),
         evaluations=tuple(known_and_waiting(run, events, spec)),
+        has_no_answer=has_no_answer,
     )
 
 

@@ -13,6 +13,7 @@ import psutil
 from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RunSpec
+from hpckit.config.spec_error import NoAnswerError
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import RunEnded
 from hpckit.report.overview import Overview, Queue, read_overview
@@ -46,7 +47,8 @@ def cancel_run(
 
     Raises:
         CancelError: the run has not ended in time.
-        QueueError: Slurm does not answer.
+        NoAnswerError: squeue has no answer, before or afterwards.
+        QueueError: scancel has none.
         SupervisorError: its supervisor is on another machine.
         RunHeldError: another process has resumed the run meanwhile.
     """
@@ -63,6 +65,8 @@ def cancel_run(
 
 
 def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
+    if it.has_no_answer:
+        raise NoAnswerError([f"{it.problem}; nothing was done"])
     if it.problem is not None and not it.jobs:
         raise CancelError(f"{it.problem}; nothing was done")
     waiting = [job.number for job in it.jobs if job.is_waiting]
@@ -106,8 +110,8 @@ def _wait(it: Overview, within_s: float) -> Overview:
     while True:
         now = read_overview(it.run, Queue())
         if not (now.current_jobs or now.owner or now.state is RunState.STARTING):
-            if now.is_slurm and now.state is RunState.UNKNOWN:
-                raise CancelError(f"{now.problem}; it is not known whether it has ended")
+            if now.has_no_answer:
+                raise NoAnswerError([f"{now.problem}; it is not known whether it has ended"])
             return now
         if time.monotonic() > deadline:
             raise CancelError(_still_running(now, within_s))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.cli.common.exit_status import OUT_OF_REACH
 from hpckit.faults.injection.process_faults import ProcessFault, victims
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.search_path import without_repeats
@@ -201,7 +202,7 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     cut_off = Typed(held.run, out_of_reach(ports, tmp_path / "slurm.conf"))
     assert cut_off.json("status")["state"] == "unknown"
     assert "Slurm does not answer" in cut_off.text("why")
-    assert "nothing was done" in cut_off.refusal("cancel")
-    assert "nothing is submitted" in cut_off.refusal("resume")
+    assert "nothing was done" in cut_off.refusal("cancel", status=OUT_OF_REACH)
+    assert "nothing is submitted" in cut_off.refusal("resume", status=OUT_OF_REACH)
     assert "before any of its steps" in typed.text("cancel")
     held.wait_until_over()

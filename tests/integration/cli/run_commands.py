@@ -13,6 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from hpckit.cli.common.exit_status import REFUSED
 from hpckit.cli.main import app
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import eventually
@@ -54,10 +55,10 @@ class Typed:
         assert all(len(line) <= 80 for line in out.splitlines() if str(self.run.path) not in line)
         return " ".join(out.split())
 
-    def refusal(self, command: str, *words: str) -> str:
+    def refusal(self, command: str, *words: str, status: int = REFUSED) -> str:
         """The one line in which a command is refused."""
-        status, _, err = self.type(command, *words)
-        assert status == 2, err
+        ended, _, err = self.type(command, *words)
+        assert ended == status, err
         (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
         assert "Traceback" not in err
         return line
