@@ -279,7 +279,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
     for parent, errors in groupby(items, lambda item: item["loc"][:-1]):
         together = list(errors)
         if _is_one_value(together):
-            yield _either([_explain_item({**item, "loc": parent}) for item in together])
+            yield _either(_key(parent), together)
             continue
         for item in together:
             if item["type"] in _MISSING and missing[str(item["loc"][0])] >= _MANY_MISSING:
@@ -295,18 +295,17 @@ def _is_one_value(items: Sequence[ErrorDetails]) -> bool:
     return len(items) > 1 and is_same and all(map(_TYPE.fullmatch, names))
 
 
-def _either(lines: Sequence[str]) -> str:
+def _either(key: str, items: Sequence[ErrorDetails]) -> str:
     """Joins what is wrong with one value by the types that it may have."""
-    parts = [re.split(r"[,;] got ", line, maxsplit=1) for line in lines]
-    key = parts[0][0].partition(": must be ")[0]
-    forms = " or ".join(part[0].removeprefix(f"{key}: must be ") for part in parts)
-    got = max((part[-1] for part in parts), key=len) if all(len(p) > 1 for p in parts) else None
-    return f"{key}: must be {forms}" + (f", got {got}" if got else "")
+    needs = [_required_value(key, item) for item in items]
+    forms = [needs[0].form, *(need.form.removeprefix("must be ") for need in needs[1:])]
+    got = max((need.got or "" for need in needs), key=len) if all(n.got for n in needs) else None
+    return _RequiredValue(" or ".join(forms), got).of(key)
 
 
 def _explain_item(item: ErrorDetails) -> str:
-    loc = _without_tag([str(part) for part in item["loc"]])
-    key = ".".join(loc) or "config"
+    loc = _without_tag(item["loc"])
+    key = _key(item["loc"])
     if item["type"] == "unexpected_keyword_argument":
         if tuple(loc) in all_keys():
             return f"{key}: a {loc[0]} of this kind has no such key"
@@ -320,29 +319,53 @@ def _explain_item(item: ErrorDetails) -> str:
         return f"{key}: has no value"
     if item["type"] == "json_invalid":  # its input is that of all keys
         return f"{key}: has a value that cannot be read ({item['msg']})"
-    if item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
-        return f"{key}: must be {FORMS[item['ctx']['pattern']]}"
-    if item["type"] == "string_pattern_mismatch":
-        return f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
     if item["type"] == "dataclass_type" and (names := _keys_under(loc)):
         known = f"{key}.{sorted(names)[0]}"
         return f"{key}: must be a group of keys, such as {known}; got {item['input']!r}"
-    if item["type"] in ("dict_type", "dataclass_type"):
-        return f"{key}: must be a group of keys, such as {key}.NAME; got {item['input']!r}"
-    if item["type"] in ("list_type", "tuple_type"):
-        return f"{key}: must be a list, got {item['input']!r}; write {key}=[{item['input']}]"
-    if item["type"] in ("bool_type", "bool_parsing"):
-        return f"{key}: must be true or false, got {item['input']!r}"
-    if item["type"] in ("int_type", "int_parsing", "int_from_float"):
-        return f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
-    if item["type"] == "string_type" and isinstance(item["input"], bool | int | float):
-        text = str(item["input"]).lower()
-        return f"{key}: must be text, got {item['input']!r}; write {key}=\"'{text}'\""
-    return f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
+    return _required_value(key, item).of(key)
 
 
-def _without_tag(loc: list[str]) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class _RequiredValue:
+    """What the value of a key must be."""
+
+    form: str
+    """Such as "must be a list"."""
+    got: str | None
+    """The value, with advice; None: it is not told."""
+
+    def of(self, key: str) -> str:
+        mark = ";" if "," in self.form else ","
+        return f"{key}: {self.form}" + (f"{mark} got {self.got}" if self.got is not None else "")
+
+
+def _required_value(key: str, item: ErrorDetails) -> _RequiredValue:
+    kind, value = item["type"], item["input"]
+    if kind == "string_pattern_mismatch":
+        pattern = item["ctx"]["pattern"]
+        return _RequiredValue(
+            f"must be {FORMS[pattern]}", None if pattern in HIDDEN else repr(value)
+        )
+    if kind in ("dict_type", "dataclass_type"):
+        return _RequiredValue(f"must be a group of keys, such as {key}.NAME", repr(value))
+    if kind in ("list_type", "tuple_type"):
+        return _RequiredValue("must be a list", f"{value!r}; write {key}=[{value}]")
+    if kind in ("bool_type", "bool_parsing"):
+        return _RequiredValue("must be true or false", repr(value))
+    if kind in ("int_type", "int_parsing", "int_from_float"):
+        return _RequiredValue("must be a whole number", f"{value!r}{_written(value)}")
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return _RequiredValue("must be text", f"{value!r}; write {key}=\"'{str(value).lower()}'\"")
+    return _RequiredValue(_sentence(item["msg"]), repr(value))
+
+
+def _key(loc: Sequence[str | int]) -> str:
+    return ".".join(_without_tag(loc)) or "config"
+
+
+def _without_tag(path: Sequence[str | int]) -> list[str]:
     """Returns a key's path without the kind of model that pydantic inserts after its group."""
+    loc = [str(part) for part in path]
     is_tagged = len(loc) > 1 and loc[0] == "model" and tuple(loc[:2]) not in all_keys()
     return [loc[0], *loc[2:]] if is_tagged and loc[1] in MODEL_KINDS else loc
 
