@@ -68,6 +68,9 @@ class CacheMetrics:
     refetches: int = 0
     """Shards that were fetched again because their bytes were wrong or the object had changed."""
 
+    replaced: int = 0
+    """Shards that were fetched, without a hash, in another version than the index is of."""
+
     failures: int = 0
     """Shards that could not be fetched at all."""
 
@@ -81,6 +84,13 @@ class CacheMetrics:
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
+
+    def add_one(self, name: str) -> int:
+        """Add one to a counter; returns what it was before."""
+        with self._lock:
+            before: int = getattr(self, name)
+            setattr(self, name, before + 1)
+        return before
 
     def counts(self) -> dict[str, float]:
         """Return all counters but the disk errors, by their names, as `add` takes them."""

@@ -332,7 +332,7 @@ class _RequiredValue:
     form: str
     """Such as "must be a list"."""
     got: str | None
-    """The value, with advice; None: it is not told."""
+    """The value, with advice; None: it is not part of the message."""
 
     def of(self, key: str) -> str:
         mark = ";" if "," in self.form else ","

@@ -132,6 +132,7 @@ class DownloadJob:
         self.origin = _checked(origin, self.ref)
         if (self.ref.hash, self.origin.tag) == (None, None):
             _warn_of_unknown_version(self.ref.url)
+        self._note_replaced(self.origin)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
         if size is None:
             raise DataError(
@@ -238,9 +239,7 @@ class DownloadJob:
 
     def _bypass_frozen(self) -> None:
         """Bypass the cache, because the process that downloads the shard makes no progress."""
-        metrics = self._context.metrics
-        metrics.add(frozen=1)
-        if metrics.frozen == 1:
+        if self._context.metrics.add_one("frozen") == 0:
             _log.warning(
                 "shard %s is downloaded by a process that has made no progress for %.0f s: it"
                 " is read from its source; this is logged once, and the metrics count how often it"
@@ -249,6 +248,20 @@ class DownloadJob:
                 self._context.frozen_s,
             )
         self.bypass = True
+
+    def _note_replaced(self, origin: ObjectVersion) -> None:
+        """Count and report a shard that was replaced or copied since it was indexed, and has no
+        hash by which its bytes would be verified."""
+        if self.ref.hash is not None or self.ref.tag in (None, 0, short_tag(origin.tag)):
+            return
+        if self._context.metrics.add_one("replaced") == 0:
+            _log.warning(
+                "shard %s: its ETag or time is another one than when it was indexed: it was copied "
+                "or replaced since, and without a hash in its index only its headers are compared; "
+                "index it again, with `hpckit data index --hash`; this is logged once, and the "
+                "metrics count how many shards this applies to",
+                self._url,
+            )
 
     def _no_room(self, problem: str) -> None:
         self._context.metrics.add(no_room=1)

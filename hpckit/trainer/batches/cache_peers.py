@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from checkpointing import ServiceError
@@ -31,14 +32,24 @@ def connect_caches(context: RankContext) -> CachePeers | None:
     cfg = context.cfg
     if not cfg.data.cache_peers or cfg.data.cache is None:
         return None
-    ranks = RankGroup()
+    with closing(RankGroup()) as ranks:
+        peers, nodes = _connect(cfg, ranks, context.env.rank)
+    if peers.problem is not None and nodes > 1:
+        what = f"nodes do not share their caches: {peers.problem}"
+        context.emit_once(Degraded(subject=DegradedSubject.CACHE_PEERS, what=what))
+    return peers
+
+
+def _connect(cfg: RunSpec, ranks: RankGroup, rank: int) -> tuple[CachePeers, int]:
+    """Return the connected caches, and of how many nodes."""
+    assert cfg.data.cache is not None
 
     def exchange(value: Any) -> Sequence[Any]:
         return ranks.all_gather(value, ranks.control)
 
-    standings = exchange(network_location())
+    locations = exchange(network_location())
     try:
-        address: str | None = _address(cfg) or choose_address(standings, context.env.rank)
+        address: str | None = _address(cfg) or choose_address(locations, rank)
     except ServiceError as error:
         log.warning("%s", error)
         address = None
@@ -46,11 +57,7 @@ def connect_caches(context: RankContext) -> CachePeers | None:
         log.warning("address %r of this node stands for all network interfaces", address)
         address = None
     peers = CachePeers.connect(cfg.data.cache, exchange, address=address, node=node_name())
-    ranks.close()
-    if peers.problem is not None and len({one.node for one in standings}) > 1:
-        what = f"nodes do not share their caches: {peers.problem}"
-        context.emit_once(Degraded(subject=DegradedSubject.CACHE_PEERS, what=what))
-    return peers
+    return peers, len({one.node for one in locations})
 
 
 def _address(cfg: RunSpec) -> str | None:

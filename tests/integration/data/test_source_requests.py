@@ -230,3 +230,21 @@ def test_a_source_that_tells_no_versions_apart_is_told_of_once(
     dataset = opened(unhashed(server, tmp_path), tmp_path / "cache")
     epoch(dataset)
     assert sum("tells no versions apart" in text for text in caplog.messages) == (etag is None)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_shard_of_another_version_than_was_indexed_is_told_of(
+    server: RangeServer,
+    local: Path,
+    tmp_path: Path,
+    replaced: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serve(server, local)
+    place = unhashed(server, tmp_path)
+    for served in server.objects.values():
+        served.etag = '"another"' if replaced else served.etag
+    dataset = opened(place, tmp_path / "cache")
+    assert epoch(dataset) == EVERYTHING
+    assert sum("than when it was indexed" in text for text in caplog.messages) == replaced
+    assert dataset.store.metrics.replaced == replaced * SHARDS
