@@ -96,6 +96,8 @@ def commands(it: Overview) -> tuple[str, ...]:
 
 def _of_state(it: Overview) -> tuple[str, ...]:
     path = shlex.quote(str(it.run.path))
+    if it.spec is None and it.word != "done":  # without which no job of it can be submitted
+        return (f"hpckit logs {path}",)
     match it.state:
         case RunState.RUNNING | RunState.STARTING:
             return (f"hpckit logs {path} -f",)
@@ -311,6 +313,11 @@ def _next(it: Overview) -> str:
     start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
     if not saved and it.is_program:
         start = "from the newest checkpoint that the program finds"
+    if it.spec is None and not it.is_alive and it.word != "done":
+        return (
+            "nothing happens automatically; its spec cannot be read (see: note), so run the same "
+            f"launch command again; the run continues {start}"
+        )
     match it.state:
         case RunState.RUNNING | RunState.STARTING:
             if it.no_successor is not None:

@@ -33,8 +33,9 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
                 "init_from=checkpoint"
             ]
         model = decoder_of(spec) if is_built_in(spec) else None
-        check = _check_folder if spec.init_from.kind == "huggingface" else _check_checkpoint
-        return list(check(spec.init_from, model))
+        if spec.init_from.kind == "huggingface":
+            return list(_check_folder(spec.init_from, model))
+        return list(_check_checkpoint(spec.init_from, model, run.path.parent))
     except (CheckpointError, OSError, ValueError) as error:
         return [f"init_from.path: {error}"]
 
@@ -55,14 +56,21 @@ def _check_folder(start: InitFromSpec, model: DecoderSpec | None) -> Iterator[st
         yield f"init_from.path: {line}"
 
 
-def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None) -> Iterator[str]:
-    origin, folder = find_origin(start.path), local_folder(start.path)
+def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None, root: Path) -> Iterator[str]:
+    """Yields the problems of a checkpoint.
+
+    Args:
+        root: the folder of the run directories, in which one that does not exist may be meant.
+    """
+    folder = local_folder(start.path)
     if folder is not None and not folder.exists():
+        meant = root / Path(folder).name
         yield (
             f"init_from.path: {folder} is not a run directory or a run in a store: it does not "
-            "exist"
+            f"exist{f'; did you mean {meant}?' if meant.exists() else ''}"
         )
         return
+    origin = find_origin(start.path)
     found = _checkpoints(origin.url, origin.run)
     left_behind = ids_left_behind(origin.directory) if origin.directory else {}
     fitting = choices(found, start.step, left_behind)

@@ -240,6 +240,8 @@ def test_what_is_no_such_checkpoint_is_refused_before_and_after_the_start(tmp_pa
         assert told in line
         with pytest.raises(TrainingError, match=told):
             read(spec)
+    (line,) = start_problems(of_run(tmp_path / "elsewhere" / "base"), new)
+    assert line.endswith(f"does not exist; did you mean {tmp_path / 'base'}?")
     both = of_run(tmp_path / "base", {"model.width": 128, "model.layers": 2})
     assert [line.split(":")[0] for line in start_problems(both, new)] == [
         "model.layers",

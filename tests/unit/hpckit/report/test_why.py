@@ -14,7 +14,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState
 from hpckit.report.terminal.status_table import page_of
-from hpckit.report.why import RetryBudget, explain_run
+from hpckit.report.why import RetryBudget, commands, explain_run
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.squeue import parse_queue
 from tests.unit.hpckit.specs_and_processes import make_spec
@@ -184,6 +184,12 @@ def test_what_is_not_known_is_said() -> None:
     told = facts(overview(RunState.UNKNOWN, problem="Slurm does not answer: no answer"))
     assert told["note"] == "Slurm does not answer: no answer"
     assert "because Slurm does not answer" in told["state"]
+
+
+def test_a_run_without_a_spec_is_not_advised_to_resume() -> None:
+    it = replace(overview(RunState.DEAD, problem="spec.yaml: not valid YAML"), spec=None)
+    assert commands(it) == ("hpckit logs '/runs/t 1'",)
+    assert "run the same launch command again" in facts(it)["next"]
 
 
 def test_a_dependency_on_a_job_that_is_not_of_the_run_is_told_as_such() -> None:
