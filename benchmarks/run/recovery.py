@@ -34,13 +34,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.common.number_arguments import positive_int
 from benchmarks.run.recovery_report import Parts, report_parts
 from data import pack_folder, python_stdlib
-from hpckit.events.event_log import Event, read_events
+from hpckit.events.event_log import EventTail
+from hpckit.events.schema import Event
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.recovery_time import recovery_time
 from hpckit.faults.injection.process_faults import ProcessFault, victims
@@ -62,15 +63,18 @@ _RUN = (
 )
 
 
-@dataclass(frozen=True)
 class RecoveryRun:
     """A run that trains."""
 
-    cluster: Cluster
-    run: RunDir
+    def __init__(self, cluster: Cluster, run: RunDir) -> None:
+        self.cluster, self.run = cluster, run
+        self._tail, self._events = EventTail(run.events), list[Event]()
 
     def events(self) -> list[Event]:
-        return read_events(self.run.events)
+        """Returns all events so far. Only new ones are read, as this is called all the time, and
+        the nodes need the processors."""
+        self._events += self._tail.read()
+        return self._events
 
     def steps(self) -> Iterator[Event]:
         return (event for event in self.events() if event.kind == "step")
