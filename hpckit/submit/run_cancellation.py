@@ -110,7 +110,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
     while True:
         now = read_overview(it.run, Queue())
         if not (now.current_jobs or now.owner or now.state is RunState.STARTING):
-            if now.has_no_answer:
+            if now.has_no_answer and now.state is RunState.UNKNOWN:
                 raise NoAnswerError([f"{now.problem}; it is not known whether it has ended"])
             return now
         if time.monotonic() > deadline:

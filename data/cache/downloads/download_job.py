@@ -252,7 +252,8 @@ class DownloadJob:
     def _note_replaced(self, origin: ObjectVersion) -> None:
         """Count and report a shard that was replaced or copied since it was indexed, and has no
         hash by which its bytes would be verified."""
-        if self.ref.hash is not None or self.ref.tag in (None, 0, short_tag(origin.tag)):
+        is_known = self.ref.hash is None and self.ref.tag and origin.tag is not None
+        if not is_known or self.ref.tag == short_tag(origin.tag):
             return
         if self._context.metrics.add_one("replaced") == 0:
             _log.warning(
