@@ -132,7 +132,6 @@ class DownloadJob:
         self.origin = _checked(origin, self.ref)
         if (self.ref.hash, self.origin.tag) == (None, None):
             _warn_of_unknown_version(self.ref.url)
-        self._note_replaced(self.origin)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
         if size is None:
             raise DataError(
@@ -194,6 +193,7 @@ class DownloadJob:
         folder = self._context.folder
         if folder.open_whole(entry) is not None or folder.recheck(entry):
             return
+        self._note_replaced(origin)
         for again in (False, True):
             try:
                 found = self._fetched(entry, origin, with_peers=not again)
