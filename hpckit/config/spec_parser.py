@@ -279,7 +279,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
     for parent, errors in groupby(items, lambda item: item["loc"][:-1]):
         together = list(errors)
         if _is_one_value(together):
-            yield _either(_key(parent), together)
+            yield _either(_key(_without_tag(parent)), together)
             continue
         for item in together:
             if item["type"] in _MISSING and missing[str(item["loc"][0])] >= _MANY_MISSING:
@@ -299,13 +299,14 @@ def _either(key: str, items: Sequence[ErrorDetails]) -> str:
     """Joins what is wrong with one value by the types that it may have."""
     needs = [_required_value(key, item) for item in items]
     forms = [needs[0].form, *(need.form.removeprefix("must be ") for need in needs[1:])]
-    got = max((need.got or "" for need in needs), key=len) if all(n.got for n in needs) else None
+    told = [need.got for need in needs if need.got is not None]
+    got = max(told, key=len) if len(told) == len(needs) else None
     return _RequiredValue(" or ".join(forms), got).of(key)
 
 
 def _explain_item(item: ErrorDetails) -> str:
     loc = _without_tag(item["loc"])
-    key = _key(item["loc"])
+    key = _key(loc)
     if item["type"] == "unexpected_keyword_argument":
         if tuple(loc) in all_keys():
             return f"{key}: a {loc[0]} of this kind has no such key"
@@ -359,8 +360,8 @@ def _required_value(key: str, item: ErrorDetails) -> _RequiredValue:
     return _RequiredValue(_sentence(item["msg"]), repr(value))
 
 
-def _key(loc: Sequence[str | int]) -> str:
-    return ".".join(_without_tag(loc)) or "config"
+def _key(loc: Sequence[str]) -> str:
+    return ".".join(loc) or "config"
 
 
 def _without_tag(path: Sequence[str | int]) -> list[str]:

@@ -64,7 +64,7 @@ def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None, root: Path
     """
     folder = local_folder(start.path)
     if folder is not None and not folder.exists():
-        meant = root / Path(folder).name
+        meant = root / folder.name
         yield (
             f"init_from.path: {folder} is not a run directory or a run in a store: it does not "
             f"exist{f'; did you mean {meant}?' if meant.exists() else ''}"
